@@ -15,13 +15,13 @@
 #include <cstdlib>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <syncrun/syncrun.hpp>
 #include <syncrun/torch.hpp>
 #include <vector>
 
+#include "bench/steps_in_flight.hpp"
 #include "demos/gpt/model.hpp"
 #ifdef GPT_HAVE_CUDA
 #include <cuda_runtime_api.h>
@@ -31,10 +31,7 @@ namespace {
 
 namespace sr = syncrun;
 namespace lt = syncrun::libtorch;
-using Clock = std::chrono::steady_clock;
 
-constexpr int kSamples = 5;
-constexpr int kWarmUpSteps = 8;
 [[maybe_unused]] constexpr double kGibibyte = 1 << 30;
 
 gpt::ModelConfig config_of(std::string_view model) {
@@ -51,13 +48,6 @@ struct Options {
   int steps = 20;  // of a sample
 };
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
-  return parts;
-}
-
 std::optional<Options> parse_options(int argc, char** argv) {
   static const option kOptions[] = {
       {"model", required_argument, nullptr, 'm'}, {"rows", required_argument, nullptr, 'r'},
@@ -66,13 +56,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   for (int chosen = 0; (chosen = ::getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
     if (chosen == 'm') options.model = optarg;
-    else if (chosen == 'o') options.modes = split(optarg);
+    else if (chosen == 'o') options.modes = benchmark_steps::split(optarg);
     else if (chosen == 'd') options.dtype = optarg;
     else if (chosen == 's') options.steps = std::atoi(optarg);
-    else if (chosen == 'r') {
-      options.rows.clear();
-      for (const auto& part : split(optarg)) options.rows.push_back(std::atoll(part.c_str()));
-    } else return std::nullopt;
+    else if (chosen == 'r') options.rows = benchmark_steps::numbers(optarg);
+    else return std::nullopt;
   }
   return options;
 }
@@ -112,11 +100,14 @@ class Bench {
   void measure(const std::string& mode) {
     auto step = lt::train_step<sr::Adam, kLoss, lt::BackwardOptions{.replay = kReplay}>(session_, net_, params_);
     for (const std::int64_t rows : options_.rows) {
-      run(step, rows, kWarmUpSteps);
-      std::vector<double> samples;
-      for (int i = 0; i < kSamples; ++i) samples.push_back(run(step, rows, options_.steps));
-      std::sort(samples.begin(), samples.end());
-      const double step_us = samples[samples.size() / 2];
+      const sr::Adam rule{.learning_rate = 1e-3, .decoupled_weight_decay = 0.1};
+      const sr::CallOptions call{.batch = rows * session_.world_size()};
+      if (first_step_s_ == 0) {
+        last_loss_ = step(data_, rule, call);
+        note_first_step();
+      }
+      const auto times =
+          benchmark_steps::measure([&] { return step.async(data_, rule, call); }, options_.steps, last_loss_);
       const double gib = session_.function(no_gib, used_gib)();
       std::printf(
           "{\"bench\":\"gpt_step\",\"impl\":\"syncrun\",\"variant\":\"%s\",\"devices\":%d,\"model\":\"%s\","
@@ -124,9 +115,9 @@ class Bench {
           "\"gib\":%.2f,"
           "\"first_step_s\":%.2f,\"last_loss\":%.6f}\n",
           mode.c_str(), session_.world_size(), options_.model.c_str(), static_cast<long long>(rows),
-          options_.dtype.c_str(), step_us, samples.front(), samples.back(),
-          static_cast<double>(rows * session_.world_size() * config_.block_size) / step_us * 1e6, gib, first_step_s_,
-          last_loss_);
+          options_.dtype.c_str(), times.median, times.least, times.most,
+          static_cast<double>(rows * session_.world_size() * config_.block_size) / times.median * 1e6, gib,
+          first_step_s_, last_loss_);
       std::fflush(stdout);
     }
   }
@@ -139,25 +130,6 @@ class Bench {
     return tokens;
   }
 
-  /// Runs steps and returns the microseconds per step.
-  template <class Step>
-  double run(Step& step, std::int64_t rows, int steps) {
-    const sr::Adam rule{.learning_rate = 1e-3, .decoupled_weight_decay = 0.1};
-    const sr::CallOptions call{.batch = rows * session_.world_size()};
-    if (first_step_s_ == 0) {
-      last_loss_ = step(data_, rule, call);
-      note_first_step();
-    }
-    const auto start = Clock::now();
-    auto flying = step.async(data_, rule, call);
-    for (int i = 1; i < steps; ++i) {
-      auto next = step.async(data_, rule, call);
-      last_loss_ = flying.get();
-      flying = std::move(next);
-    }
-    last_loss_ = flying.get();
-    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / steps;
-  }
   void note_first_step() {
     const char* const started = std::getenv("BENCH_STARTED_NS");
     const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -7,27 +7,22 @@
 #include <getopt.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <syncrun/syncrun.hpp>
 #include <syncrun/torch.hpp>
 #include <vector>
 
 #include "bench/resnet_modules.hpp"
+#include "bench/steps_in_flight.hpp"
 
 namespace {
 
 namespace sr = syncrun;
 namespace lt = syncrun::libtorch;
-using Clock = std::chrono::steady_clock;
 using Net = resnet_modules::ResNet50;
-
-constexpr int kSamples = 5;
-constexpr int kWarmUpSteps = 8;
 
 struct Options {
   std::vector<std::int64_t> rows{256};  // of each device
@@ -40,20 +35,12 @@ std::optional<Options> parse_options(int argc, char** argv) {
                                     {"mode", required_argument, nullptr, 'o'},
                                     {"steps", required_argument, nullptr, 's'},
                                     {nullptr, 0, nullptr, 0}};
-  const auto split = [](const char* text) {
-    std::vector<std::string> parts;
-    std::stringstream stream(text);
-    for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
-    return parts;
-  };
   Options options;
   for (int chosen = 0; (chosen = ::getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
-    if (chosen == 'o') options.modes = split(optarg);
+    if (chosen == 'o') options.modes = benchmark_steps::split(optarg);
     else if (chosen == 's') options.steps = std::atoi(optarg);
-    else if (chosen == 'r') {
-      options.rows.clear();
-      for (const auto& part : split(optarg)) options.rows.push_back(std::atoll(part.c_str()));
-    } else return std::nullopt;
+    else if (chosen == 'r') options.rows = benchmark_steps::numbers(optarg);
+    else return std::nullopt;
   }
   return options;
 }
@@ -61,21 +48,6 @@ std::optional<Options> parse_options(int argc, char** argv) {
 torch::Tensor loss(Net& net, sr::Scattered<const std::int64_t, 1> labels) {
   const lt::Autocast autocast(torch::kBFloat16);
   return torch::cross_entropy_loss(net.forward(labels.shape(0)), lt::tensor(labels));
-}
-
-/// Runs steps and returns the microseconds per step.
-template <class Step>
-double run(Step& step, const sr::Data<std::int64_t, 1>& labels, std::int64_t rows, int steps, double& last_loss) {
-  const sr::Momentum rule{.learning_rate = 1e-3, .momentum = 0.9, .weight_decay = 1e-4};
-  const auto start = Clock::now();
-  auto flying = step.async(labels, rule, {.batch = rows});
-  for (int i = 1; i < steps; ++i) {
-    auto next = step.async(labels, rule, {.batch = rows});
-    last_loss = flying.get();
-    flying = std::move(next);
-  }
-  last_loss = flying.get();
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / steps;
 }
 
 template <lt::Replay kReplay>
@@ -88,18 +60,16 @@ void measure(sr::Session& session, const Options& options, const std::string& mo
   for (std::int64_t i = 0; i < labels.rows(); ++i) labels.write()[i] = i * 37 % resnet_modules::kClasses;
   for (const std::int64_t rows : options.rows) {
     const std::int64_t all_rows = rows * session.world_size();
+    const sr::Momentum rule{.learning_rate = 1e-3, .momentum = 0.9, .weight_decay = 1e-4};
     double last_loss = 0;
-    run(step, labels, all_rows, kWarmUpSteps, last_loss);
-    std::vector<double> samples;
-    for (int i = 0; i < kSamples; ++i) samples.push_back(run(step, labels, all_rows, options.steps, last_loss));
-    std::sort(samples.begin(), samples.end());
-    const double step_us = samples[samples.size() / 2];
+    const auto times = benchmark_steps::measure([&] { return step.async(labels, rule, {.batch = all_rows}); },
+                                                options.steps, last_loss);
     std::printf(
         "{\"bench\":\"resnet_step\",\"impl\":\"syncrun\",\"variant\":\"%s\",\"devices\":%d,\"batch\":%lld,"
         "\"dtype\":\"bfloat16\",\"median_us\":%.1f,\"min_us\":%.1f,\"max_us\":%.1f,\"images_per_s\":%.1f,"
         "\"last_loss\":%.6f}\n",
-        mode.c_str(), session.world_size(), static_cast<long long>(rows), step_us, samples.front(), samples.back(),
-        static_cast<double>(all_rows) / step_us * 1e6, last_loss);
+        mode.c_str(), session.world_size(), static_cast<long long>(rows), times.median, times.least, times.most,
+        static_cast<double>(all_rows) / times.median * 1e6, last_loss);
     std::fflush(stdout);
   }
 }

@@ -36,8 +36,8 @@ WORKERS = 2
 RUN_LIMIT_S = 120
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (8, KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB)
-# Hosts, and workers on each. MPICH never yields while it waits. With more processes than
-# cores, it needs 8 ms for 8 bytes, and some runs do not end within minutes. So with MPICH, each process has a core.
+# Hosts, and workers on each. MPICH never yields while it waits. With more processes than cores, it needs 8 ms for 8
+# bytes, and some runs do not end within minutes. So with MPICH, each process has a core.
 LAYOUTS = {"openmpi": ((2, 2), (3, 1), (4, 1)), "mpich": ((2, 1),)}
 GROUPS = ("calls", "all_reduce", "digits", "start")
 

@@ -49,8 +49,8 @@ class CudaPart {
     CudaPart* part_;
   };
   virtual void note_waiting(bool waits) noexcept = 0;
-  /// Called before all others. Throws Error (usage) unless the process has one copy of each CUDA library, and a cuDNN that
-  /// LibTorch can use.
+  /// Called before all others. Throws Error (usage) unless the process has one copy of each CUDA library, and a cuDNN
+  /// and an NCCL that LibTorch can use.
   virtual void start() = 0;
 };
 

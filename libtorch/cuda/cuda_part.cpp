@@ -102,8 +102,9 @@ class StreamScope final : public CudaScope {
       : device_(device),
         has_entered_(memory == BodyMemory::of_graphs && !is_in_pool),
         guard_(c10::cuda::getStreamFromExternal(stream, device)),
-        was_in_body_(std::exchange(is_in_body, true)) {
-    limit_libtorch(device);
+        was_in_body_(is_in_body) {
+    limit_libtorch(device);  // may throw
+    is_in_body = true;
     if (!has_entered_) return;
     c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, kPool, [](cudaStream_t) { return true; });
     is_in_pool = true;
@@ -138,8 +139,9 @@ void with_function_of(std::string_view file, const char* function, Use&& use) {
   const auto paths = syncrun::detail::loaded_libraries(file);
   void* const library = paths.empty() ? nullptr : ::dlopen(paths[0].c_str(), RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return;
-  if (const auto found = reinterpret_cast<Function*>(::dlsym(library, function))) use(found);
+  const auto found = reinterpret_cast<Function*>(::dlsym(library, function));
   ::dlclose(library);  // it stays loaded: LibTorch uses it
+  if (found != nullptr) use(found);
 }
 
 void check_cudnn() {

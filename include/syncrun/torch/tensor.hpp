@@ -57,9 +57,9 @@ template <class T, std::size_t N>
 
 /// Converts the parameters and buffers of a module that have four or five dimensions to the memory format channels last,
 /// which is the faster one for convolutions in bfloat16 on a GPU. Python's `module.to(memory_format=channels_last)` does the
-/// same for four dimensions. Call it at the end of the module's constructor: parameters() keeps the format that a parameter then has. Inputs
-/// need the format too, as `tensor(x).contiguous(torch::MemoryFormat::ChannelsLast)`, or `tensor(x).permute({0, 3, 1, 2})`
-/// for rows of [height, width, channels], which copies nothing.
+/// same for four dimensions. Call it at the end of the module's constructor: parameters() keeps the format that a
+/// parameter then has. Inputs need the format too. `tensor(x).permute({0, 3, 1, 2})` has it without a copy if the rows are
+/// [height, width, channels]. Otherwise use `tensor(x).contiguous(torch::MemoryFormat::ChannelsLast)`.
 inline void to_channels_last(::torch::nn::Module& module) {
   const ::torch::NoGradGuard no_gradients;
   const auto convert = [](::torch::Tensor& tensor) {

@@ -92,10 +92,12 @@ CudaDevice::CudaDevice(const DeviceContext& context)
                                     pool_.trim();
                                     staging_.trim();
                                   }};
-  std::size_t available = 0;
-  std::size_t total = 0;
-  check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-  gpu_allocators().limit_bytes = gpu_limit_bytes(environment::get(environment::kGpuMemoryFraction), total);
+  if (const char* const fraction = environment::get(environment::kGpuMemoryFraction)) {
+    std::size_t available = 0;
+    std::size_t total = 0;
+    check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+    gpu_allocators().limit_bytes = gpu_limit_bytes(fraction, total);
+  }
 }
 
 CudaDevice::~CudaDevice() {

@@ -10,16 +10,6 @@ namespace syncrun::detail {
 
 namespace {
 
-/// Puts one(rank) on the stream for each rank, in one launch.
-template <class One>
-ncclResult_t in_group(int ranks, One&& one) {
-  ncclResult_t code = ncclGroupStart();
-  if (code != ncclSuccess) return code;
-  for (int rank = 0; rank < ranks && code == ncclSuccess; ++rank) code = one(rank);
-  const ncclResult_t end = ncclGroupEnd();  // also after an error, because an open group is a state of the thread
-  return code == ncclSuccess ? end : code;
-}
-
 std::size_t elements_of(const Division& division, int rank) noexcept {
   return static_cast<std::size_t>(division.of(rank).count());
 }

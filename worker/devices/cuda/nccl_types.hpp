@@ -1,6 +1,6 @@
 #pragma once
 
-// Element types and operations as NCCL names them.
+// Element types and operations as NCCL names them, and groups of its calls.
 
 #include <nccl.h>
 
@@ -52,6 +52,16 @@ inline ncclDataType_t checked_nccl_type(const char* what, DType dtype, Reduction
                 std::string(to_string(dtype)));
   }
   return *type;
+}
+
+/// Puts one(0), one(1), ... one(count - 1) on the stream, in one launch.
+template <class One>
+ncclResult_t in_group(int count, One&& one) {
+  ncclResult_t code = ncclGroupStart();
+  if (code != ncclSuccess) return code;
+  for (int i = 0; i < count && code == ncclSuccess; ++i) code = one(i);
+  const ncclResult_t end = ncclGroupEnd();  // also after an error, because an open group is a state of the thread
+  return code == ncclSuccess ? end : code;
 }
 
 }  // namespace syncrun::detail

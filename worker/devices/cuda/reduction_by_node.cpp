@@ -12,17 +12,6 @@ namespace syncrun::detail {
 
 namespace {
 
-/// Puts both on the stream in one launch.
-template <class One, class Other>
-ncclResult_t together(One&& one, Other&& other) {
-  ncclResult_t code = ncclGroupStart();
-  if (code != ncclSuccess) return code;
-  code = one();
-  if (code == ncclSuccess) code = other();
-  const ncclResult_t end = ncclGroupEnd();  // also after an error, because an open group is a state of the thread
-  return code == ncclSuccess ? end : code;
-}
-
 ncclResult_t split(ncclComm_t all, int color, int key, Communicator& made) {
   ncclComm_t comm = nullptr;
   const ncclResult_t code = ncclCommSplit(all, color, key, &comm, nullptr);
@@ -69,21 +58,19 @@ ncclResult_t ReductionByNode::all_reduce(void* values, std::size_t elements, DTy
   std::byte* const own = at(division.begin(nodes_->place));
   std::byte* const rest = at(elements - division.remainder);
 
-  ncclResult_t code =
-      together([&] { return ncclReduceScatter(values, own, division.part, type, op, within_.get(), stream); },
-               [&] {
-                 if (division.remainder == 0) return ncclSuccess;
-                 return ncclReduce(rest, rest, division.remainder, type, op, last, within_.get(), stream);
-               });
+  const int calls = division.remainder == 0 ? 1 : 2;  // one for the parts, and one for the remainder
+  ncclResult_t code = in_group(calls, [&](int call) {
+    if (call == 0) return ncclReduceScatter(values, own, division.part, type, op, within_.get(), stream);
+    return ncclReduce(rest, rest, division.remainder, type, op, last, within_.get(), stream);
+  });
   if (code != ncclSuccess) return code;
   const std::size_t count = division.count(nodes_->place, nodes_->ranks_per_node);
   code = ncclAllReduce(own, own, count, type, op_of_parts, between_.get(), stream);
   if (code != ncclSuccess) return code;
-  return together([&] { return ncclAllGather(own, values, division.part, type, within_.get(), stream); },
-                  [&] {
-                    if (division.remainder == 0) return ncclSuccess;
-                    return ncclBroadcast(rest, rest, division.remainder, type, last, within_.get(), stream);
-                  });
+  return in_group(calls, [&](int call) {
+    if (call == 0) return ncclAllGather(own, values, division.part, type, within_.get(), stream);
+    return ncclBroadcast(rest, rest, division.remainder, type, last, within_.get(), stream);
+  });
 }
 
 ncclResult_t ReductionByNode::async_error() const noexcept {
