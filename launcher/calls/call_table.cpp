@@ -143,6 +143,7 @@ std::uint64_t CallTable::publish() noexcept {
   clocks_.begin(next_slot_, Milliseconds(draft_.timeout_ms),
                 entries_.empty() ? CallClocks::Before::nothing : CallClocks::Before::calls);
   entries_.push_back({id, next_slot_});
+  if (!in_flight_[next_slot_]->made.empty()) ++makers_;
   has_next_slot_ = false;
   return id;
 }
@@ -259,8 +260,16 @@ void CallTable::release(std::uint64_t id, const std::shared_ptr<CallFailure>& fa
   else entries_.erase(entries_.begin() + (position - entries_.data()));
   const Command& command = control_.command_in(entry.slot);
   if (unconsumed_ != 0 || may_have_outputs(command)) note_consumed(command);  // also for failed commands
+  if (!in_flight_[entry.slot]->made.empty()) --makers_;
   in_flight_[entry.slot]->reset();
   free_slots_.push_back(entry.slot);
+}
+
+std::optional<std::uint64_t> CallTable::first_maker() const noexcept {
+  if (makers_ == 0) return std::nullopt;
+  const auto maker = std::find_if(entries_.begin(), entries_.end(),
+                                  [this](const Entry& entry) { return !in_flight_[entry.slot]->made.empty(); });
+  return maker->id;
 }
 
 void CallTable::fail_all(const std::exception_ptr& cause) noexcept {
@@ -274,6 +283,7 @@ void CallTable::fail_all(const std::exception_ptr& cause) noexcept {
 
 void CallTable::forget_all() noexcept {
   entries_.clear();
+  makers_ = 0;
   for (auto& call : in_flight_) call->reset();
 }
 

@@ -131,6 +131,8 @@ class CallTable {
   std::optional<std::uint64_t> first_on(int rank) const noexcept;
   /// The first command in flight that uses this: a Data, a variable or a replicated object.
   std::optional<std::uint64_t> first_user(const void* record) const noexcept;
+  /// The first call in flight that makes Values.
+  std::optional<std::uint64_t> first_maker() const noexcept;
   /// The result of the command has been handed out. Lets the workers use its memory again, releases the objects that it
   /// kept alive, and passes a failure on to the commands that depend on it.
   void release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept;
@@ -221,6 +223,7 @@ class CallTable {
   std::vector<std::size_t> free_slots_;               // the last one is used next, since its memory is in the caches
   std::vector<std::unique_ptr<InFlight>> in_flight_;  // by slot, for the slots that were used so far
   std::vector<InboxPlaces> inboxes_;                  // by rank
+  std::size_t makers_ = 0;                            // the number of calls in flight that make Values
   int unconsumed_ = 0;                                // the number of ranks with InboxPlaces::unconsumed
   UnseenFailures failures_;
   CallClocks clocks_;
@@ -243,6 +246,7 @@ CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
     free_slots_.push_back(entry.slot);
   }
   entries_.clear();
+  makers_ = 0;
   for (const int rank : all_ranks_) {
     inboxes_[static_cast<std::size_t>(rank)].unconsumed = 0;
     control_.worker(rank).consumed.store(last_published(), std::memory_order_release);

@@ -267,6 +267,19 @@ void CommandRunner::collect_complete() {
   }
 }
 
+bool CommandRunner::holds_dropped_values() const {
+  // The memory of smaller Values is not worth a command of its own.
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 20U;
+  const auto maker = calls_.first_maker();
+  if (!maker || !calls_.is_complete(*maker) || !calls_.in_flight(*maker).has_dropped_all_made()) return false;
+  std::uint64_t bytes = 0;
+  for (const auto& value : calls_.in_flight(*maker).made) {
+    const VariableCopy* const copies = segment().at<VariableEntry>(value->entry)->copies();
+    for (const int rank : calls_.command(*maker).ranks) bytes += copies[rank].capacity_bytes;
+  }
+  return bytes >= kMuch;
+}
+
 // ---- results --------------------------------------------------------------------------------------------------
 
 void CommandRunner::collect(std::uint64_t id) {

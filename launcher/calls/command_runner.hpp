@@ -84,6 +84,9 @@ class CommandRunner final : public SystemCommands {
   std::size_t await_any(std::span<CallResult* const> results);
   /// Hands out the results of all commands that are complete.
   void collect_complete();
+  /// Whether a complete call holds much memory for Values that the program has dropped. Looks only at the first call that
+  /// makes Values, since each entry into the session asks.
+  bool holds_dropped_values() const;
   void drain_all() override;
   void await_users(const void* record) override;
   void run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) override;

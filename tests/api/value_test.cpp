@@ -1,6 +1,7 @@
 // Values: arrays that lie where they are used, and move when a call on another device reads them.
 
 #include <chrono>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -51,6 +52,15 @@ void sleep_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::mill
 sr::Keep<double, 1> fails_to_make(sr::CpuWorker&, sr::Local<const double, 1>) {
   throw std::runtime_error("no such product");
 }
+
+/// Where the Values of make_and_remember() were on this worker.
+std::set<const double*> places;
+sr::Keep<double, 1> make_and_remember(sr::CpuWorker& worker, std::int64_t count) {
+  sr::Keep<double, 1> x(worker, {count});
+  places.insert(x.data());
+  return x;
+}
+sr::Max<int> remembered_places(sr::CpuWorker&) { return static_cast<int>(places.size()); }
 
 TEST_P(Values, LieOnTheDeviceOnWhichTheyAreMade) {
   const auto x = session().value(counting<double>(5), Shape{5}, last());
@@ -339,6 +349,15 @@ TEST_P(Values, StandInTheListOfWhatLiesOnADevice) {
   EXPECT_EQ(memory.arrays[1].name, "weights");
   EXPECT_FALSE(memory.arrays[1].can_be_dropped);
   EXPECT_EQ(session().memory(first()).arrays[0].can_be_dropped, world_size() > 1) << "either of the two";
+}
+
+TEST_P(Values, ThatAreDroppedGiveTheirMemoryToTheNextOnes) {
+  const auto make = session().function(make_and_remember);
+  const auto remembered = session().function(remembered_places).on(first());
+  for (int i = 0; i < 8; ++i) {
+    make.on(first())(std::int64_t{1} << 18U);  // the program does not wait for it
+    EXPECT_LE(int(remembered()), 3) << "after " << i + 1 << " Values";
+  }
 }
 
 TEST_P(Values, AreDroppedAtHomeIfTheyAreValidElsewhere) {
