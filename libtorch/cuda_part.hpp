@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "syncrun/torch/torch_seam.hpp"
@@ -21,6 +22,14 @@ class CudaScope {
   CudaScope(const CudaScope&) = delete;
   CudaScope& operator=(const CudaScope&) = delete;
   virtual ~CudaScope() = default;
+};
+
+/// What cross_entropy() computes on a GPU: scalars but for `log_sums`, which has a number for each row. For its gradient,
+/// `loss` is the gradient of the loss.
+struct CrossEntropyParts {
+  ::torch::Tensor loss;
+  ::torch::Tensor log_sums;
+  ::torch::Tensor count;
 };
 
 class CudaPart {
@@ -49,6 +58,11 @@ class CudaPart {
     CudaPart* part_;
   };
   virtual void note_waiting(bool waits) noexcept = 0;
+  /// See cross_entropy(). The tensors are contiguous and on the GPU of this thread. Throws Error (cuda).
+  virtual CrossEntropyParts cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
+                                          std::int64_t ignore_index) = 0;
+  virtual ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
+                                                 const CrossEntropyParts& parts, std::int64_t ignore_index) = 0;
   /// Called before all others. Throws Error (usage) unless the process has one copy of each CUDA library, and a cuDNN
   /// and an NCCL that LibTorch can use.
   virtual void start() = 0;

@@ -73,7 +73,8 @@ class Block(nn.Module):
 
     def forward(self, x):
         rows, time_steps, width = x.shape
-        q, k, v = self.c_attn(self.ln_1(x)).view(rows, time_steps, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (part.view(rows, time_steps, self.heads, -1).transpose(1, 2)
+                   for part in self.c_attn(self.ln_1(x)).split(width, 2))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(rows, time_steps, width)
         y = x + self.attn_proj(mixed)
         return y + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(y)), approximate="tanh"))

@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <syncrun/torch.hpp>
 #include <vector>
 
 namespace gpt {
@@ -53,9 +54,11 @@ torch::Tensor CausalSelfAttention::forward(const torch::Tensor& x) {
   const std::int64_t rows = x.size(0);
   const std::int64_t time = x.size(1);
   const std::int64_t width = x.size(2);
-  const auto qkv = linear(c_attn_, x).view({rows, time, 3, n_head_, width / n_head_}).permute({2, 0, 3, 1, 4});
-  const auto parts = qkv.unbind(0);  // qkv[0] would need an array of zeros for its gradient
-  const auto mixed = attend(parts[0], parts[1], parts[2]).transpose(1, 2).reshape({rows, time, width});
+  const auto parts = linear(c_attn_, x).split(width, 2);
+  const auto by_head = [&](std::size_t i) {
+    return parts[i].view({rows, time, n_head_, width / n_head_}).transpose(1, 2);
+  };
+  const auto mixed = attend(by_head(0), by_head(1), by_head(2)).transpose(1, 2).reshape({rows, time, width});
   return drop(linear(c_proj_, mixed), dropout_, is_training());
 }
 
@@ -128,7 +131,7 @@ torch::Tensor Gpt::next(const torch::Tensor& tokens) {
 torch::Tensor Gpt::loss(const torch::Tensor& windows) {
   const std::int64_t time = windows.size(1) - 1;
   const auto scores = forward(windows.narrow(1, 0, time));
-  return torch::cross_entropy_loss(scores.view({-1, config_.vocab_size}), windows.narrow(1, 1, time).reshape({-1}));
+  return syncrun::libtorch::cross_entropy(scores, windows.narrow(1, 1, time));
 }
 
 }  // namespace gpt

@@ -10,6 +10,7 @@
 
 #include "syncrun/torch/autocast.hpp"
 #include "syncrun/torch/backward.hpp"
+#include "syncrun/torch/cross_entropy.hpp"
 #include "syncrun/torch/files.hpp"
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/replica.hpp"

@@ -1,0 +1,30 @@
+#pragma once
+
+// The cross-entropy of models with many classes, such as language models.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+
+#include "syncrun/detail/export.hpp"
+
+namespace syncrun::libtorch {
+
+/// The mean cross-entropy of the softmax of `scores` and of `targets`, in nats. Use it in place of
+/// torch::cross_entropy_loss in a loss or an evaluation:
+///
+///   return lt::cross_entropy(net.forward(tokens), targets);
+///
+/// `scores` (logits) is [..., classes] of type float32, float64 or bfloat16. `targets` is int64, has the same shape
+/// without the last dimension, and is on the same device. Targets equal to `ignore_index` do not count. The result is one
+/// number: float64 for float64 scores, otherwise float32. It is NaN if no target counts.
+///
+/// On a CUDA device, one kernel reads the scores, and another one writes their gradient. Sums are float32 or float64.
+/// LibTorch's operations make a float32 array of the size of the scores several times, and round the logarithms of
+/// bfloat16 scores to bfloat16. There, a target outside [0, classes) makes the result NaN. On a CPU device, this is
+/// LibTorch's function in the type of the result, and such a target is an error. Second derivatives are not supported on
+/// CUDA devices. Throws Error (usage) for other types, shapes or devices.
+SYNCRUN_EXPORT ::torch::Tensor cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
+                                             std::int64_t ignore_index = -100);
+
+}  // namespace syncrun::libtorch

@@ -1,0 +1,70 @@
+// cross_entropy() on CPU devices, and what it refuses.
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "tests/libtorch/models.hpp"
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+namespace entropy {
+
+using models::lt::cross_entropy;
+
+TEST(LibtorchCrossEntropy, IsThatOfLibtorch) {
+  torch::manual_seed(3);
+  const auto scores = torch::randn({6, 5}, torch::requires_grad());
+  const auto targets = torch::tensor({0, 4, 2, 2, 1, 3}, torch::kInt64);
+  const auto loss = cross_entropy(scores, targets);
+  const auto expected = torch::cross_entropy_loss(scores, targets);
+  EXPECT_EQ(loss.item<float>(), expected.item<float>());
+  EXPECT_TRUE(torch::equal(torch::autograd::grad({loss}, {scores})[0], torch::autograd::grad({expected}, {scores})[0]));
+}
+
+TEST(LibtorchCrossEntropy, TakesScoresOfAnyShape) {
+  torch::manual_seed(4);
+  const auto scores = torch::randn({2, 3, 5}).transpose(0, 1);
+  const auto targets = torch::tensor({0, 4, 2, 2, 1, 3}, torch::kInt64).view({3, 2});
+  const auto expected = torch::cross_entropy_loss(scores.reshape({6, 5}), targets.reshape({6}));
+  EXPECT_EQ(cross_entropy(scores, targets).item<float>(), expected.item<float>());
+  const auto of_one = cross_entropy(scores[0][0], targets[0][0]);
+  EXPECT_NEAR(of_one.item<float>(), -torch::log_softmax(scores[0][0], 0)[0].item<float>(), 1e-6);
+}
+
+TEST(LibtorchCrossEntropy, DoesNotCountIgnoredTargets) {
+  torch::manual_seed(5);
+  const auto scores = torch::randn({4, 5});
+  const auto loss = cross_entropy(scores, torch::tensor({1, -100, 3, -100}, torch::kInt64));
+  const auto counted = torch::stack({scores[0], scores[2]});
+  EXPECT_FLOAT_EQ(loss.item<float>(), cross_entropy(counted, torch::tensor({1, 3}, torch::kInt64)).item<float>());
+  EXPECT_FLOAT_EQ(cross_entropy(scores, torch::tensor({1, 0, 3, 0}, torch::kInt64), 0).item<float>(),
+                  loss.item<float>());
+}
+
+TEST(LibtorchCrossEntropy, ComputesInFloat32OrFloat64) {
+  torch::manual_seed(6);
+  const auto scores = torch::randn({4, 5});
+  const auto targets = torch::tensor({1, 0, 3, 4}, torch::kInt64);
+  const auto mixed = cross_entropy(scores.to(torch::kBFloat16), targets);
+  EXPECT_EQ(mixed.scalar_type(), torch::kFloat32);
+  EXPECT_NEAR(mixed.item<float>(), cross_entropy(scores, targets).item<float>(), 0.02);
+  EXPECT_EQ(cross_entropy(scores.to(torch::kFloat64), targets).scalar_type(), torch::kFloat64);
+}
+
+TEST(LibtorchCrossEntropy, RefusesWhatDoesNotFit) {
+  const auto scores = torch::zeros({4, 5});
+  const auto targets = torch::zeros({4}, torch::kInt64);
+  const auto expect_refused = [](const torch::Tensor& x, const torch::Tensor& y, const char* what) {
+    EXPECT_ERROR(cross_entropy(x, y), sr::ErrorKind::usage, what);
+  };
+  expect_refused(scores.to(torch::kInt64), targets, "expected scores of type float32, float64 or bfloat16, got Long");
+  expect_refused(scores, targets.to(torch::kInt32), "expected targets of type int64, got Int");
+  expect_refused(scores, targets.narrow(0, 0, 3), "got targets [3] and scores [4, 5]");
+  expect_refused(scores.narrow(1, 0, 0), targets, "got the shape [4, 0]");
+  expect_refused(torch::zeros({}), targets, "expected scores of at least one class");
+}
+
+}  // namespace entropy
+}  // namespace
