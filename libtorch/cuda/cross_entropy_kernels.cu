@@ -114,9 +114,9 @@ __global__ void __launch_bounds__(kMostThreads)
 
 /// One block. The order of the additions depends on the number of rows only.
 template <class A>
-__global__ void __launch_bounds__(kSumThreads) mean_kernel(const A* losses, const std::int64_t* targets,
-                                                           std::int64_t rows, std::int64_t ignore_index, A* loss,
-                                                           A* count) {
+__global__ void __launch_bounds__(kSumThreads)
+    mean_kernel(const A* losses, const std::int64_t* targets, std::int64_t rows, std::int64_t ignore_index, A* loss,
+                A* count) {
   __shared__ double sums[kSumThreads];
   __shared__ std::int64_t counts[kSumThreads];
   const int thread = static_cast<int>(threadIdx.x);

@@ -60,8 +60,8 @@ TEST_P(LibtorchCrossEntropyOnGpus, IsThatOfLibtorchInFloat64) {
     double loss;      // tolerances
     double gradient;  // of bfloat16: half of its last place
   };
-  for (const Type& one : {Type{torch::kFloat64, 1e-13, 1e-12}, Type{torch::kFloat32, 2e-6, 1e-5},
-                          Type{torch::kBFloat16, 2e-6, 0.004}}) {
+  for (const Type& one :
+       {Type{torch::kFloat64, 1e-13, 1e-12}, Type{torch::kFloat32, 2e-6, 1e-5}, Type{torch::kBFloat16, 2e-6, 0.004}}) {
     for (const std::int64_t classes : {1, 2, 7, 10, 31, 64, 256, 1000, 50257, 50304}) {
       for (const std::int64_t offset : {0, 1}) {
         if (classes == 1) continue;  // the loss is 0

@@ -32,19 +32,20 @@ MAY_INCLUDE = {
     "launcher": ("syncrun/", "common/", "launcher/"),
     "worker": ("syncrun/", "common/", "worker/"),
     "libtorch": ("syncrun/", "common/", "libtorch/"),
+    "libtorch/cuda": ("syncrun/", "common/", "libtorch/"),
     "demos/common": ("demos/common/",),
     "demos/resnet/network": ("demos/common/", "demos/resnet/network/"),
     "demos/gpt": ("syncrun/", "demos/common/", "demos/gpt/"),
     "demos": ("syncrun/", "demos/common/"),  # and the demo's own folder
 }
 # Rooms that are within the folder of another room.
-INNER_ROOMS = ("include/syncrun/torch", "demos/common", "demos/resnet/network", "demos/gpt")
+INNER_ROOMS = ("include/syncrun/torch", "libtorch/cuda", "demos/common", "demos/resnet/network", "demos/gpt")
 # The rooms that may include the headers of LibTorch.
-TORCH_ROOMS = {"include/syncrun/torch", "libtorch", "demos/gpt", "tests", "docs"}
+TORCH_ROOMS = {"include/syncrun/torch", "libtorch", "libtorch/cuda", "demos/gpt", "tests", "docs"}
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10)/")
 # The rooms that may include the headers of CUDA and NCCL. include/ may only include those that declare their handle
 # types.
-CUDA_ROOMS = {"worker", "demos", "demos/common", "demos/resnet/network", "tests", "bench"}
+CUDA_ROOMS = {"worker", "libtorch/cuda", "demos", "demos/common", "demos/resnet/network", "tests", "bench"}
 CUDA_HANDLE_HEADERS = {"cuda_runtime_api.h", "driver_types.h", "cublas_v2.h", "cudnn.h", "nccl.h"}
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvml|nvtx|driver_types|thrust/|cub/)")
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
@@ -62,7 +63,7 @@ SHARED_HEADERS = (
 # A type that a header defines at the outermost level, where namespaces are not indented.
 TYPE = re.compile(r"^(?:class|struct|union) (?:SYNCRUN_EXPORT\w* |alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
 # The types of these rooms share the namespace syncrun::detail and the library.
-TYPE_ROOMS = {"include", "include/syncrun/torch", "common", "launcher", "worker", "libtorch"}
+TYPE_ROOMS = {"include", "include/syncrun/torch", "common", "launcher", "worker", "libtorch", "libtorch/cuda"}
 # The library functions that templates call are declared in these headers, and nowhere else.
 SEAM_HEADERS = {Path("include/syncrun/detail/master_seam.hpp"), Path("include/syncrun/detail/worker_seam.hpp"),
                 Path("include/syncrun/torch/torch_seam.hpp")}

@@ -82,6 +82,8 @@ class HouseRules(unittest.TestCase):
     def test_the_master_never_sees_cuda(self):
         self.assert_caught("include_rules", "launcher/a.cpp", "#include <cuda_runtime.h>\n", "CUDA")
         self.assert_caught("include_rules", "common/a.cpp", "#include <nccl.h>\n", "CUDA")
+        self.assert_caught("include_rules", "libtorch/a.cpp", "#include <cuda_runtime_api.h>\n", "CUDA")
+        self.assertEqual(self.violations("include_rules", {"libtorch/cuda/a.cpp": "#include <cuda_runtime_api.h>\n"}), [])
 
     def test_demos_use_the_public_api_only(self):
         self.assert_caught("include_rules", "demos/mnist/a.cpp", '#include "common/block.hpp"\n', "common/block.hpp")

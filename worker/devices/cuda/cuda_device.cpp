@@ -13,6 +13,7 @@
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
+#include "worker/devices/cuda/graph_memsets.hpp"
 #include "worker/devices/cuda/kernels.hpp"
 #include "worker/devices/cuda/norm_kernels.hpp"
 #include "worker/devices/cuda/update_kernels.hpp"
@@ -347,6 +348,9 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
                     "). Its body must not wait for the stream, and what it puts elsewhere must come back to it",
                 static_cast<int>(code));
   }
+  int priority = 0;
+  check_cuda(cudaStreamGetPriority(stream_.get(), &priority), "cudaStreamGetPriority");
+  replace_memsets(graph.get(), priority);
   // Without this flag, all nodes of a graph have the priority of the stream into which it is launched.
   unsigned long long flags = 0;
   if (comm_->has_used_background()) flags = cudaGraphInstantiateFlagUseNodePriority;

@@ -1,0 +1,121 @@
+// Memsets of a captured graph that become kernels. Requires one GPU.
+
+#include "worker/devices/cuda/graph_memsets.hpp"
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "tests/support/gpus.hpp"
+#include "worker/devices/cuda/check.hpp"
+#include "worker/devices/cuda/owners.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{4} << 20U;
+constexpr unsigned char kBefore = 0x77;
+
+class MemsetsOfAGraph : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, kBytes), "cudaMalloc");
+    memory_ = GpuMemory(memory);
+    stream_ = Stream::make();
+  }
+  /// Captures what `put` puts on the stream.
+  template <class Put>
+  Graph capture(Put&& put) {
+    check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    put();
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(stream_.get(), &graph), "cudaStreamEndCapture");
+    return Graph(graph);
+  }
+  void run(const Graph& graph) {
+    cudaGraphExec_t made = nullptr;
+    check_cuda(cudaGraphInstantiate(&made, graph.get(), 0), "cudaGraphInstantiate");
+    const GraphExec exec(made);
+    check_cuda(cudaGraphLaunch(exec.get(), stream_.get()), "cudaGraphLaunch");
+    check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+  }
+  std::byte* at(std::size_t offset) const { return static_cast<std::byte*>(memory_.get()) + offset; }
+  void fill_before() { check_cuda(cudaMemset(memory_.get(), kBefore, kBytes), "cudaMemset"); }
+  std::vector<unsigned char> bytes() const {
+    std::vector<unsigned char> all(kBytes);
+    check_cuda(cudaMemcpy(all.data(), memory_.get(), kBytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return all;
+  }
+  GpuMemory memory_;
+  Stream stream_;
+};
+
+TEST_F(MemsetsOfAGraph, WriteTheSameBytes) {
+  const auto put = [this] {
+    std::size_t offset = 0;
+    for (const std::size_t count : {1, 3, 4, 16, 17, 100, 4096, 5000, 65536, 262144}) {
+      for (const std::size_t shift : {0, 1, 4}) {
+        check_cuda(cudaMemsetAsync(at(offset + shift), 0xab, count, stream_.get()), "cudaMemsetAsync");
+        offset += (count + 512) / 256 * 256;
+      }
+    }
+    ASSERT_LE(offset, kBytes - (std::size_t{1} << 20U));
+    // One row each, of another pitch than the row. An element of four bytes.
+    check_cuda(cudaMemset2DAsync(at(kBytes - 4096), 64, 0, 64, 1, stream_.get()), "cudaMemset2DAsync");
+  };
+  fill_before();
+  const Graph as_captured = capture(put);
+  run(as_captured);
+  const auto expected = bytes();
+  fill_before();
+  const Graph replaced = capture(put);
+  EXPECT_EQ(replace_memsets(replaced.get(), 0), 31);
+  run(replaced);
+  EXPECT_EQ(bytes(), expected);
+}
+
+TEST_F(MemsetsOfAGraph, KeepTheirPlaceBetweenOtherNodes) {
+  const auto put = [this] {
+    check_cuda(cudaMemsetAsync(at(0), 1, 1024, stream_.get()), "cudaMemsetAsync");
+    check_cuda(cudaMemcpyAsync(at(1024), at(0), 1024, cudaMemcpyDeviceToDevice, stream_.get()), "cudaMemcpyAsync");
+    check_cuda(cudaMemsetAsync(at(0), 2, 1024, stream_.get()), "cudaMemsetAsync");
+    check_cuda(cudaMemcpyAsync(at(2048), at(0), 2048, cudaMemcpyDeviceToDevice, stream_.get()), "cudaMemcpyAsync");
+    check_cuda(cudaMemsetAsync(at(512), 3, 512, stream_.get()), "cudaMemsetAsync");
+  };
+  const Graph graph = capture(put);
+  EXPECT_EQ(replace_memsets(graph.get(), 0), 3);
+  for (int i = 0; i < 20; ++i) {
+    fill_before();
+    run(graph);
+    const auto all = bytes();
+    for (std::size_t k = 0; k < 512; ++k) {
+      ASSERT_EQ(all[k], 2);
+      ASSERT_EQ(all[k + 512], 3);
+      ASSERT_EQ(all[k + 1024], 1);
+      ASSERT_EQ(all[k + 2048], 2);
+      ASSERT_EQ(all[k + 3072], 1);
+    }
+  }
+}
+
+TEST_F(MemsetsOfAGraph, StayIfTheyAreLargeOrOfSeveralRows) {
+  const Graph graph = capture([this] {
+    check_cuda(cudaMemsetAsync(at(0), 1, kBytes, stream_.get()), "cudaMemsetAsync");
+    check_cuda(cudaMemset2DAsync(at(0), 64, 2, 32, 4, stream_.get()), "cudaMemset2DAsync");
+  });
+  EXPECT_EQ(replace_memsets(graph.get(), 0), 0);
+  fill_before();
+  run(graph);
+  const auto all = bytes();
+  EXPECT_EQ(all[31], 2);
+  EXPECT_EQ(all[32], 1);
+  EXPECT_EQ(all[64], 2);
+  EXPECT_EQ(all[kBytes - 1], 1);
+}
+
+}  // namespace
+}  // namespace syncrun::detail
