@@ -1,9 +1,9 @@
 // Measures a training step of a GPT-2 style model of LibTorch modules: loss, gradient, all_reduce and update by AdamW.
-// The models are GPT-2 (124 million parameters, context 1,024, vocabulary 50,304), a small one (0.84 million, context
-// 128, vocabulary 256) and a tiny one for CPU devices (0.1 million, context 64). Two steps are in flight. For each mode
-// and number of rows, it prints a JSON line. "gib" is the memory in use on the GPU, for all settings up to this one,
-// where it is largest. "first_step_s" is the time from the start of the command until the first step was made, if the
-// variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
+// The models are GPT-2 (124 million parameters, context 1,024, vocabulary 50,304), and three with a vocabulary of 256:
+// medium (4.8 million, context 128), small (0.84 million, context 128) and tiny (0.12 million, context 64). Two steps are
+// in flight. For each mode and number of rows, it prints a JSON line. "gib" is the memory in use on the GPU, for all
+// settings up to this one, where it is largest. "first_step_s" is the time from the start of the command until the first
+// step was made, if the variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
 //
 //   syncrun -n 2 bench_gpt_step --model gpt2 --rows 32,8 --mode replayed,plain
 
@@ -37,6 +37,7 @@ namespace lt = syncrun::libtorch;
 gpt::ModelConfig config_of(std::string_view model) {
   if (model == "gpt2") return {.n_layer = 12, .n_head = 12, .n_embd = 768, .block_size = 1024, .vocab_size = 50304};
   if (model == "tiny") return {.n_layer = 2, .n_head = 4, .n_embd = 64, .block_size = 64, .vocab_size = 256};
+  if (model == "medium") return {.n_layer = 6, .n_head = 4, .n_embd = 256, .block_size = 128, .vocab_size = 256};
   return {.n_layer = 4, .n_head = 4, .n_embd = 128, .block_size = 128, .vocab_size = 256};
 }
 
@@ -168,7 +169,7 @@ int main(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) {
     std::fprintf(stderr,
-                 "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|gpt2] [--rows ROWS_PER_DEVICE,...]\n"
+                 "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|medium|gpt2] [--rows ROWS_PER_DEVICE,...]\n"
                  "                      [--mode replayed,plain] [--dtype float32|bfloat16] [--steps N]\n");
     return 2;
   }

@@ -186,12 +186,12 @@ class Plan:
             note = "GPT step: skipped, no bench_gpt_step in the build directory"
             self.notes += [] if note in self.notes else [note]
             return
-        for model, rows in (("small", "64"), ("gpt2", "32,8")):
+        for model, rows in (("tiny", "64"), ("small", "64"), ("medium", "64"), ("gpt2", "32,8")):
             settings = ["--model", model, "--rows", rows]
             yield self._ours("gpt", devices, "bench_gpt_step", *settings)
             yield self._torchrun("gpt", "torch_eager", devices, "torch_gpt.py", *settings, "--mode", "eager")
             if not self.options.quick:
-                mode = "reduce-overhead" if model == "small" else "compile"
+                mode = "compile" if model == "gpt2" else "reduce-overhead"
                 yield self._torchrun("gpt", "torch_compile", devices, "torch_gpt.py", *settings, "--mode", mode)
 
     def nodes_all_reduce(self, devices):

@@ -26,7 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 COMPILE_MODES = {"compile": None, "reduce-overhead": "reduce-overhead"}
 WARM_UP_STEPS = 8
 # Layers, width, heads, vocabulary, context.
-SIZES = {"tiny": (2, 64, 4, 256, 64), "small": (4, 128, 4, 256, 128), "gpt2": (12, 768, 12, 50304, 1024)}
+SIZES = {"tiny": (2, 64, 4, 256, 64), "small": (4, 128, 4, 256, 128), "medium": (6, 256, 4, 256, 128),
+         "gpt2": (12, 768, 12, 50304, 1024)}
 
 
 class CpuWorld:

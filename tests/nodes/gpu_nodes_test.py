@@ -24,6 +24,7 @@ SKIP_CODE = 77
 RUN_LIMIT_S = 120
 PARTS = ("collectives of bodies", "collectives of the master", "train steps", "failures")
 PARTS_OF_REAL_GPUS = ("each collective", "replays")
+AGENT_OF_NODE_1 = r"the agent of node 1 \(\w+\) \(pid \d+\) was killed by SIGKILL"
 options = None
 
 
@@ -66,6 +67,12 @@ class FakeGpus(unittest.TestCase):
             done = self.run_on(2, "cuda0,cuda1", "die", str(rank))
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stdout + done.stderr, rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
+
+    def test_an_agent_that_dies_while_gpus_compute_is_named(self):
+        for engine in ("openmpi", "mpich"):
+            done = self.run_on(2, "cuda0,cuda1", "lose-agent", engine=engine)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stdout + done.stderr, AGENT_OF_NODE_1)
 
     def test_a_rank_that_dies_is_replaced(self):
         for rank in (0, 1, 3):
@@ -127,6 +134,11 @@ class TwoGpus(unittest.TestCase):
             done = self.run_on_two_nodes("die", str(rank))
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stdout + done.stderr, rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
+
+    def test_an_agent_that_dies_while_gpus_compute_is_named(self):
+        done = self.run_on_two_nodes("lose-agent")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stdout + done.stderr, AGENT_OF_NODE_1)
 
     def test_an_interface_that_does_not_exist_is_named(self):
         done = self.run_on_two_nodes(NCCL_SOCKET_IFNAME="=nowhere7")

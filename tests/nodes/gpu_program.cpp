@@ -3,6 +3,8 @@
 
 #include "tests/nodes/gpu_program.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -92,6 +94,14 @@ void die_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, int r
   comm.all_reduce(v, sr::Reduction::max);
   if (worker.rank() == rank) std::raise(SIGKILL);
   comm.all_reduce(v, sr::Reduction::max);
+}
+
+/// The last rank kills the agent of its node while all GPUs compute.
+void kill_agent(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v) {
+  constexpr int kReductions = 200'000;  // seconds
+  comm.all_reduce(v, sr::Reduction::max);
+  if (worker.rank() == comm.world_size() - 1) ::kill(::getppid(), SIGKILL);
+  for (int i = 0; i < kReductions; ++i) comm.all_reduce(v, sr::Reduction::max);
 }
 
 /// Each rank has one row, which is its gradient.
@@ -367,6 +377,12 @@ class Checks {
     session_.function(die_on, "die_on")(v, rank);
   }
 
+  void lose_agent() {
+    auto v = session_.shared<float, 1>();
+    v.broadcast(std::vector<float>(1000, 1));
+    session_.function(kill_agent, "kill_agent")(v);
+  }
+
  private:
   sr::Session& session_;
   int ranks_;
@@ -377,6 +393,8 @@ int program(sr::Session& session, int argc, char** argv) {
   Checks checks(session);
   if (action == "die") {
     checks.die(std::stoi(argv[3]));
+  } else if (action == "lose-agent") {
+    checks.lose_agent();
   } else if (action == "replace") {
     checks.replace(std::stoi(argv[3]));
   } else if (action == "values") {
