@@ -136,6 +136,14 @@ bool replace(cudaGraph_t graph, cudaGraphNode_t node, int priority) {
   return true;
 }
 
+/// The runtime has no type for some nodes of the driver, such as waits for a value in memory, and reports an error.
+bool is_memset(cudaGraphNode_t node) {
+  cudaGraphNodeType type{};
+  if (cudaGraphNodeGetType(node, &type) == cudaSuccess) return type == cudaGraphNodeTypeMemset;
+  static_cast<void>(cudaGetLastError());
+  return false;
+}
+
 }  // namespace
 
 int replace_memsets(cudaGraph_t graph, int priority) {
@@ -145,9 +153,7 @@ int replace_memsets(cudaGraph_t graph, int priority) {
   check_cuda(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
   int replaced = 0;
   for (const cudaGraphNode_t node : nodes) {
-    cudaGraphNodeType type{};
-    check_cuda(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-    if (type == cudaGraphNodeTypeMemset && replace(graph, node, priority)) ++replaced;
+    if (is_memset(node) && replace(graph, node, priority)) ++replaced;
   }
   return replaced;
 }
