@@ -51,6 +51,7 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
   request.standard_output = ends.output;
   request.standard_error = ends.error;
   request.leads_group = true;
+  request.dies_first = true;
   request.cores = std::move(placement.cores);
   if (device.kind == DeviceKind::cuda) {
     for (const auto& variable : nccl_variables(place().nodes)) request.environment.push_back(variable);

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <fstream>
 #include <string_view>
 #include <system_error>
 
@@ -27,6 +28,8 @@ namespace process = boost::process;
 namespace {
 
 using Strings = std::vector<std::string>;
+
+constexpr const char* kOomScore = "/proc/self/oom_score_adj";
 
 bool is_named(const std::string& variable, const std::string& name) {
   return variable.size() > name.size() && variable.starts_with(name) && variable[name.size()] == '=';
@@ -45,6 +48,16 @@ Strings child_environment(const SpawnRequest& request) {
   }
   for (const auto& [name, value] : request.environment) variables.push_back(name + "=" + value);
   return variables;
+}
+
+/// What makes the kernel's out-of-memory killer prefer the child to this process. A unit counts as much as a thousandth of
+/// the memory of the machine or of the control group. Empty if this process's own number is not known.
+std::string oom_score_of_child() {
+  constexpr int kMore = 100;
+  constexpr int kMost = 1000;
+  int own = 0;
+  if (!(std::ifstream(kOomScore) >> own)) return {};
+  return std::to_string(std::min(own + kMore, kMost));
 }
 
 /// Pointers in the form that exec requires: to mutable characters, which exec does not change.
@@ -85,6 +98,7 @@ std::string_view call_of(Step step) {
 struct InChild : process::extend::handler {
   InChild(const SpawnRequest& wanted, const Strings& environment)
       : request(&wanted), parent(::getpid()), argv(pointers_to(wanted.arguments)), variables(pointers_to(environment)) {
+    if (request->dies_first) oom_score = oom_score_of_child();
     CPU_ZERO(&cores);
     for (const int core : request->cores) CPU_SET(core, &cores);
   }
@@ -110,6 +124,10 @@ struct InChild : process::extend::handler {
     // Failure is allowed: the cores may have been taken from us since they were listed, and the kernel then chooses
     // others.
     if (!request->cores.empty()) static_cast<void>(::sched_setaffinity(0, sizeof(cores), &cores));
+    if (const int score = oom_score.empty() ? -1 : ::open(kOomScore, O_WRONLY); score >= 0) {  // failure is allowed
+      [[maybe_unused]] const auto written = ::write(score, oom_score.data(), oom_score.size());
+      ::close(score);
+    }
     if (!request->reads_input) {
       const int nothing = ::open("/dev/null", O_RDONLY);
       require(nothing, Step::streams);
@@ -143,6 +161,7 @@ struct InChild : process::extend::handler {
   std::vector<char*> argv;
   std::vector<char*> variables;
   cpu_set_t cores;
+  std::string oom_score;
 };
 
 }  // namespace

@@ -27,6 +27,8 @@ struct SpawnRequest {
   /// The effect on the child of writing to a closed pipe.
   enum class BrokenPipe : std::uint8_t { ends_it, is_ignored };
   BrokenPipe broken_pipe = BrokenPipe::ends_it;
+  /// If memory runs out, the kernel kills the child before this process, unless the child has much less memory.
+  bool dies_first = false;
   std::vector<int> cores;  ///< Cores that the child is bound to before exec. Empty: the same as here.
 };
 

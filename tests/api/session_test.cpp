@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "tests/support/on_workers.hpp"
@@ -16,6 +19,18 @@ TEST_P(SessionOf, KnowsItsDevices) {
   EXPECT_EQ(session().world_size(), world_size());
   EXPECT_EQ(session().devices().front(), "cpu0");
   EXPECT_EQ(session().worker_pids().size(), static_cast<std::size_t>(world_size()));
+}
+
+/// How much the kernel's out-of-memory killer prefers a process to others.
+int oom_score(const std::string& process) {
+  int score = -1;
+  std::ifstream("/proc/" + process + "/oom_score_adj") >> score;
+  return score;
+}
+
+TEST_P(SessionOf, LosesAWorkerBeforeItsMasterIfMemoryRunsOut) {
+  const int own = oom_score("self");
+  for (const auto pid : session().worker_pids()) EXPECT_EQ(oom_score(std::to_string(pid)), std::min(own + 100, 1000));
 }
 
 TEST_P(SessionOf, IsTheOnlyOneOfItsProcess) {
