@@ -2,6 +2,7 @@
 
 // Small modules of LibTorch for the tests, their losses, and the rows that they learn.
 
+#include <dlfcn.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -190,6 +191,15 @@ inline std::vector<std::uint8_t> make_tokens(std::int64_t rows) {
     }
   }
   return tokens;
+}
+
+/// Whether errors of LibTorch can name a line of the program here.
+inline bool names_lines() {
+#if defined(SYNCRUN_HAVE_LIBDW)
+  return ::dlopen("libdw.so.1", RTLD_LAZY) != nullptr;
+#else
+  return false;
+#endif
 }
 
 }  // namespace models
