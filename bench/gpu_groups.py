@@ -3,6 +3,7 @@
 import dataclasses
 
 LARGE_ALL_REDUCES = ("32 MiB", "256 MiB", "1 GiB")
+SMALL_MODELS = ("tiny, 64", "small, 64", "medium, 64")
 
 
 @dataclasses.dataclass
@@ -69,6 +70,7 @@ def target_ratio(group, what, comparator, devices):
         return {"256": 1.0, "32": 1.2}[what.split()[0]]
     if group == "gpt":
         setting = what.split(" rows")[0]
-        return {"torch_eager": {"gpt2, 32": 1.0, "gpt2, 8": 1.2, "small, 64": 5.0},
-                "torch_compile": {"gpt2, 32": 0.78, "small, 64": 1.35 if devices == 1 else 2.0}}[comparator].get(setting)
+        of_small = {"torch_eager": 5.0, "torch_compile": 1.35 if devices == 1 else 2.0}[comparator]
+        of_gpt2 = {"torch_eager": {"gpt2, 32": 1.0, "gpt2, 8": 1.2}, "torch_compile": {"gpt2, 32": 0.78}}[comparator]
+        return of_small if setting in SMALL_MODELS else of_gpt2.get(setting)
     return None
