@@ -157,6 +157,7 @@ NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
       inbound_(inbound()),
       told_losses_(settings.devices.size()),
       has_ended_(settings.nodes.size()) {
+  group_.note_full(!control().header().spins);
   exchange_.emplace(group_.post(), control(), segment(), session_, group_.tree_from());
   moves_.emplace(group_.post(), control(), segment(), inbound_, session_);
   commands_.emplace(group_.post(), control(), RemoteNodes::Memory{segment(), inbound_}, settings.nodes, &*exchange_,

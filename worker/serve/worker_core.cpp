@@ -36,6 +36,14 @@ std::unique_ptr<WorkerDevice> make_device(const DeviceContext& context) {
 /// Whether ranks can wait for each other in this command.
 bool may_meet(const Command& command) noexcept { return command.has_comm && !command.ranks.is_single(); }
 
+/// How ranks wait for each other. The master sleeps meanwhile, if this is the only node. On several nodes, the master and
+/// the agents carry what the ranks exchange. If they have no core of their own, ranks that stay awake keep them from that.
+WaitPolicy policy_of_meetings(const ControlHeader& header) noexcept {
+  WaitPolicy policy = header.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding();
+  if (header.place.nodes > 1 && !header.spins) policy.awake_for = WaitPolicy::yielding().awake_for;
+  return policy;
+}
+
 }  // namespace
 
 WorkerCore::WorkerCore(Attachment& attachment)
@@ -49,8 +57,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
              pages_of(attachment_.control.kinds_here())),
       outgoing_(arena_, attachment_.slot().consumed),
       interruption_(attachment_),
-      // The master sleeps while the workers wait for each other, so these waits have a policy of their own.
-      meetings_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
+      meetings_(attachment_, policy_of_meetings(header_)),
       rendezvous_(attachment_, meetings_),
       peers_(attachment_, meetings_, interruption_),
       nodes_(attachment_.place.nodes > 1 ? std::make_unique<NodesComm>(attachment_, meetings_, peers_, interruption_)
