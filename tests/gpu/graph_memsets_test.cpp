@@ -2,6 +2,7 @@
 
 #include "worker/devices/cuda/graph_memsets.hpp"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -100,6 +101,38 @@ TEST_F(MemsetsOfAGraph, KeepTheirPlaceBetweenOtherNodes) {
       ASSERT_EQ(all[k + 3072], 1);
     }
   }
+}
+
+TEST_F(MemsetsOfAGraph, AreFoundBesideNodesWhoseTypeTheRuntimeLacks) {
+  constexpr unsigned kSinceCuda = 11070;  // a version in the format of the driver
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+  const auto code =
+      cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &found, kSinceCuda, cudaEnableDefault, &result);
+#else
+  const auto code = cudaGetDriverEntryPoint("cuStreamBatchMemOp", &found, cudaEnableDefault, &result);
+#endif
+  if (code != cudaSuccess || result != cudaDriverEntryPointSuccess) GTEST_SKIP() << "no cuStreamBatchMemOp";
+  const auto batch_mem_op = reinterpret_cast<decltype(&cuStreamBatchMemOp)>(found);
+  const Graph graph = capture([&] {
+    check_cuda(cudaMemsetAsync(at(0), 1, 1024, stream_.get()), "cudaMemsetAsync");
+    CUstreamBatchMemOpParams write{};
+    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = reinterpret_cast<CUdeviceptr>(at(512));
+    write.writeValue.value = 0x09090909;
+    ASSERT_EQ(batch_mem_op(stream_.get(), 1, &write, 0), CUDA_SUCCESS);
+    check_cuda(cudaMemsetAsync(at(1024), 2, 1024, stream_.get()), "cudaMemsetAsync");
+  });
+  EXPECT_EQ(replace_memsets(graph.get(), 0), 2);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  fill_before();
+  run(graph);
+  const auto all = bytes();
+  EXPECT_EQ(all[511], 1);
+  EXPECT_EQ(all[512], 9);
+  EXPECT_EQ(all[516], 1);
+  EXPECT_EQ(all[2047], 2);
 }
 
 TEST_F(MemsetsOfAGraph, StayIfTheyAreLargeOrOfSeveralRows) {
