@@ -1,5 +1,7 @@
 #include "syncrun/torch/cross_entropy.hpp"
 
+#include <cstdint>
+#include <limits>
 #include <sstream>
 #include <string>
 
@@ -31,6 +33,8 @@ void check(const ::torch::Tensor& scores, const ::torch::Tensor& targets) {
     refuse("expected targets in the shape of the scores without the last dimension, got targets " +
            text_of(targets.sizes()) + " and scores " + text_of(scores.sizes()));
   }
+  if (targets.numel() > std::numeric_limits<std::int32_t>::max())
+    refuse("expected at most 2147483647 targets, got " + std::to_string(targets.numel()));
   if (targets.device() != scores.device())
     refuse("the targets are on " + text_of(targets.device()) + ", and the scores on " + text_of(scores.device()));
 }
@@ -43,8 +47,8 @@ class CrossEntropy : public ::torch::autograd::Function<CrossEntropy> {
                                  const ::torch::Tensor& targets, std::int64_t ignore_index) {
     const auto rows = scores.contiguous();
     const auto wanted = targets.contiguous();
-    auto [loss, log_sums, count] = detail::cuda_part().cross_entropy(rows, wanted, ignore_index);
-    context->save_for_backward({rows, wanted, log_sums, count});
+    auto [loss, sums, count] = detail::cuda_part().cross_entropy(rows, wanted, ignore_index);
+    context->save_for_backward({rows, wanted, sums, count});
     context->saved_data["ignore_index"] = ignore_index;
     return loss;
   }

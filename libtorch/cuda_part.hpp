@@ -24,11 +24,11 @@ class CudaScope {
   virtual ~CudaScope() = default;
 };
 
-/// What cross_entropy() computes on a GPU: scalars but for `log_sums`, which has a number for each row. For its gradient,
+/// What cross_entropy() computes on a GPU: scalars but for `sums`, which has two numbers for each row. For its gradient,
 /// `loss` is the gradient of the loss.
 struct CrossEntropyParts {
   ::torch::Tensor loss;
-  ::torch::Tensor log_sums;
+  ::torch::Tensor sums;
   ::torch::Tensor count;
 };
 
@@ -58,7 +58,7 @@ class CudaPart {
     CudaPart* part_;
   };
   virtual void note_waiting(bool waits) noexcept = 0;
-  /// See cross_entropy(). The tensors are contiguous and on the GPU of this thread. Throws Error (cuda).
+  /// See cross_entropy(). The tensors are contiguous and on one GPU. Throws Error (cuda).
   virtual CrossEntropyParts cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                           std::int64_t ignore_index) = 0;
   virtual ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,

@@ -265,11 +265,12 @@ void CallTable::release(std::uint64_t id, const std::shared_ptr<CallFailure>& fa
   free_slots_.push_back(entry.slot);
 }
 
-std::optional<std::uint64_t> CallTable::first_maker() const noexcept {
+std::optional<std::uint64_t> CallTable::maker_after(std::uint64_t id) const noexcept {
   if (makers_ == 0) return std::nullopt;
-  const auto maker = std::find_if(entries_.begin(), entries_.end(),
-                                  [this](const Entry& entry) { return !in_flight_[entry.slot]->made.empty(); });
-  return maker->id;
+  const auto maker = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.id > id && !in_flight_[entry.slot]->made.empty();
+  });
+  return maker == entries_.end() ? std::nullopt : std::optional(maker->id);
 }
 
 void CallTable::fail_all(const std::exception_ptr& cause) noexcept {

@@ -267,17 +267,20 @@ void CommandRunner::collect_complete() {
   }
 }
 
-bool CommandRunner::holds_dropped_values() const {
+bool CommandRunner::holds_large_values() {
   // The memory of smaller Values is not worth a command of its own.
-  constexpr std::uint64_t kMuch = std::uint64_t{1} << 20U;
-  const auto maker = calls_.first_maker();
-  if (!maker || !calls_.is_complete(*maker) || !calls_.in_flight(*maker).has_dropped_all_made()) return false;
-  std::uint64_t bytes = 0;
-  for (const auto& value : calls_.in_flight(*maker).made) {
-    const VariableCopy* const copies = segment().at<VariableEntry>(value->entry)->copies();
-    for (const int rank : calls_.command(*maker).ranks) bytes += copies[rank].capacity_bytes;
+  constexpr std::uint64_t kLarge = std::uint64_t{1} << 20U;
+  while (const auto maker = calls_.maker_after(looked_at_)) {
+    if (!calls_.is_complete(*maker)) return false;
+    looked_at_ = *maker;
+    std::uint64_t bytes = 0;
+    for (const auto& value : calls_.in_flight(*maker).made) {
+      const VariableCopy* const copies = segment().at<VariableEntry>(value->entry)->copies();
+      for (const int rank : calls_.command(*maker).ranks) bytes += copies[rank].capacity_bytes;
+    }
+    if (bytes >= kLarge) return true;
   }
-  return bytes >= kMuch;
+  return false;
 }
 
 // ---- results --------------------------------------------------------------------------------------------------

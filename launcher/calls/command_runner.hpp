@@ -84,9 +84,9 @@ class CommandRunner final : public SystemCommands {
   std::size_t await_any(std::span<CallResult* const> results);
   /// Hands out the results of all commands that are complete.
   void collect_complete();
-  /// Whether a complete call holds much memory for Values that the program has dropped. Looks only at the first call that
-  /// makes Values, since each entry into the session asks.
-  bool holds_dropped_values() const;
+  /// Whether a complete call that was not collected holds much memory, because it has made large Values. The program may
+  /// have dropped them. Each entry into the session asks, so each call is looked at once, in order.
+  bool holds_large_values();
   void drain_all() override;
   void await_users(const void* record) override;
   void run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) override;
@@ -140,6 +140,7 @@ class CommandRunner final : public SystemCommands {
   Milliseconds call_timeout_;
   WaitPolicy policy_;
   OutputCollector outputs_;
+  std::uint64_t looked_at_ = 0;  // the last call that holds_large_values() has looked at
 };
 
 }  // namespace syncrun::detail

@@ -31,12 +31,4 @@ bool InFlight::uses(const void* record) const noexcept {
   return function && function->object.get() == record;
 }
 
-bool InFlight::has_dropped_all_made() const noexcept {
-  if (made.empty() || kept_result.use_count() > 1) return false;
-  return std::all_of(made.begin(), made.end(), [this](const auto& value) {
-    const auto own = kept_result ? std::count(kept_result->kept.begin(), kept_result->kept.end(), value) : 0;
-    return value.use_count() <= 1 + own;
-  });
-}
-
 }  // namespace syncrun::detail

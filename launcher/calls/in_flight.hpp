@@ -58,8 +58,6 @@ struct InFlight {
   }
   /// True if the command uses this: a Data, a variable or a replicated object.
   bool uses(const void* record) const noexcept;
-  /// True if the call has made Values and the program has no handle of any of them, nor a future that has them.
-  bool has_dropped_all_made() const noexcept;
   /// Calls `visit(writers)` with the WriteLog of each variable and object that the call writes.
   template <class Visit>
   void for_each_written(Visit&& visit) const {

@@ -124,7 +124,7 @@ class NodeGroup {
   std::chrono::nanoseconds nap();
   /// Whether the workers of this node need all of its cores.
   void note_full(bool is_full) noexcept { is_full_.store(is_full, std::memory_order_relaxed); }
-  /// The time since the last message, or since the listener has done something for its workers.
+  /// The time since the last message or piece of a large one, or since the listener has done something for its workers.
   std::chrono::nanoseconds quiet() const noexcept;
 
   /// Takes leave of the other nodes and ends the transport. Returns false if it did not end in order: the process then

@@ -50,7 +50,7 @@ Strings child_environment(const SpawnRequest& request) {
   return variables;
 }
 
-/// What makes the kernel's out-of-memory killer prefer the child to this process. A unit counts as much as a thousandth of
+/// The oom_score_adj of a child that the kernel is to kill before this process. A unit counts as much as a thousandth of
 /// the memory of the machine or of the control group. Empty if this process's own number is not known.
 std::string oom_score_of_child() {
   constexpr int kMore = 100;

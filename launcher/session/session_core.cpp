@@ -67,7 +67,7 @@ SessionCore::Entry::Entry(SessionCore& session) : session_(session) {
   }
   try {
     session_.check_open();
-    if (session_.registry_.has_releases() || session_.commands_->holds_dropped_values()) session_.release_memory();
+    if (session_.registry_.has_releases() || session_.commands_->holds_large_values()) session_.release_memory();
   } catch (...) {
     session_.state_.leave();
     throw;

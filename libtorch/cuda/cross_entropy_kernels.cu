@@ -96,7 +96,7 @@ __device__ ExpSum<A> sum_of_block(ExpSum<A> own) {
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
     loss_kernel(const T* scores, const std::int64_t* targets, std::int64_t classes, std::int64_t ignore_index,
-                Sum<T>* log_sums, Sum<T>* losses) {
+                Sum<T>* sums, Sum<T>* losses) {
   const std::int64_t row = blockIdx.x;
   const T* const own = scores + row * classes;
   const auto* const packs = reinterpret_cast<const Pack<T, kWidth>*>(own);
@@ -104,12 +104,14 @@ __global__ void __launch_bounds__(kMostThreads)
   for (std::int64_t i = threadIdx.x; i < classes / kWidth; i += blockDim.x) sum.add(packs[i]);
   sum = sum_of_block(sum);
   if (threadIdx.x != 0) return;
-  const Sum<T> log_sum = sum.most + log_of(sum.sum);
+  // Their sum would lose the digits of the second one if the scores are large.
+  const Sum<T> log_sum = log_of(sum.sum);
+  sums[2 * row] = sum.most;
+  sums[2 * row + 1] = log_sum;
   const std::int64_t target = targets[row];
-  log_sums[row] = log_sum;
   if (target == ignore_index) losses[row] = 0;
   else if (target < 0 || target >= classes) losses[row] = std::numeric_limits<Sum<T>>::quiet_NaN();
-  else losses[row] = log_sum - static_cast<Sum<T>>(own[target]);
+  else losses[row] = log_sum - (static_cast<Sum<T>>(own[target]) - sum.most);
 }
 
 /// One block. The order of the additions depends on the number of rows only.
@@ -145,20 +147,23 @@ __global__ void __launch_bounds__(kSumThreads)
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
     gradient_kernel(const T* scores, const std::int64_t* targets, std::int64_t classes, std::int64_t ignore_index,
-                    const Sum<T>* log_sums, const Sum<T>* upstream, const Sum<T>* count, T* gradient) {
+                    const Sum<T>* sums, const Sum<T>* upstream, const Sum<T>* count, T* gradient) {
   using A = Sum<T>;
   const std::int64_t row = blockIdx.x;
   const std::int64_t target = targets[row];
   const bool counts = target != ignore_index;
-  const A factor = counts ? *upstream / *count : A{0};
-  const A log_sum = log_sums[row];
+  const bool is_class = target >= 0 && target < classes;
+  const A factor = is_class ? *upstream / *count : std::numeric_limits<A>::quiet_NaN();
+  const A most = sums[2 * row];
+  const A log_sum = sums[2 * row + 1];
   const auto* const from = reinterpret_cast<const Pack<T, kWidth>*>(scores + row * classes);
   auto* const to = reinterpret_cast<Pack<T, kWidth>*>(gradient + row * classes);
   for (std::int64_t i = threadIdx.x; i < classes / kWidth; i += blockDim.x) {
     Pack<T, kWidth> pack = from[i];
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
-      const A share = exp_of(static_cast<A>(pack.values[k]) - log_sum) - (i * kWidth + k == target ? A{1} : A{0});
+      const A share =
+          exp_of(static_cast<A>(pack.values[k]) - most - log_sum) - (i * kWidth + k == target ? A{1} : A{0});
       pack.values[k] = static_cast<T>(counts ? share * factor : A{0});
     }
     to[i] = pack;
@@ -181,7 +186,7 @@ template <class T, int kWidth>
 void launch_loss(const CrossEntropyRows& rows, void* losses, cudaStream_t stream) {
   loss_kernel<T, kWidth><<<static_cast<unsigned>(rows.rows), threads_for(rows.classes / kWidth), 0, stream>>>(
       static_cast<const T*>(rows.scores), rows.targets, rows.classes, rows.ignore_index,
-      static_cast<Sum<T>*>(rows.log_sums), static_cast<Sum<T>*>(losses));
+      static_cast<Sum<T>*>(rows.sums), static_cast<Sum<T>*>(losses));
 }
 
 template <class T, int kWidth>
@@ -189,8 +194,8 @@ void launch_gradient(const CrossEntropyRows& rows, const void* upstream, const v
                      cudaStream_t stream) {
   gradient_kernel<T, kWidth><<<static_cast<unsigned>(rows.rows), threads_for(rows.classes / kWidth), 0, stream>>>(
       static_cast<const T*>(rows.scores), rows.targets, rows.classes, rows.ignore_index,
-      static_cast<const Sum<T>*>(rows.log_sums), static_cast<const Sum<T>*>(upstream),
-      static_cast<const Sum<T>*>(count), static_cast<T*>(gradient));
+      static_cast<const Sum<T>*>(rows.sums), static_cast<const Sum<T>*>(upstream), static_cast<const Sum<T>*>(count),
+      static_cast<T*>(gradient));
 }
 
 /// Calls use(T{}) with the type of the scores.

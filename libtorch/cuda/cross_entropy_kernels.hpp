@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernels of cross_entropy(). No header of LibTorch, because nvcc takes minutes for these.
+// The kernels of cross_entropy(). This file includes no header of LibTorch, because nvcc takes minutes for these.
 
 #include <cuda_runtime_api.h>
 
@@ -11,7 +11,8 @@ namespace syncrun::libtorch::detail::kernels {
 /// The type of the scores. Sums and results are float64 for float64, otherwise float32.
 enum class ScoreType : std::uint8_t { bfloat16, float32, float64 };
 
-/// All arrays are contiguous in device memory. There is at least one row and one class.
+/// All arrays are contiguous in device memory. There is at least one row and one class, and there are at most
+/// 2^31 - 1 rows.
 struct CrossEntropyRows {
   ScoreType type;
   const void* scores;  // [rows, classes]
@@ -19,14 +20,14 @@ struct CrossEntropyRows {
   std::int64_t rows;
   std::int64_t classes;
   std::int64_t ignore_index;
-  void* log_sums;  // of each row: the logarithm of the sum of exp(score)
+  void* sums;  // [rows, 2]: the largest score, and the logarithm of the sum of exp(score - largest)
 };
 
-/// Writes log_sums, the loss of each row to `losses` [rows], their mean to `loss`, and the number of targets that count to
+/// Writes the sums, the loss of each row to `losses` [rows], their mean to `loss`, and the number of targets that count to
 /// `count`. In stream order. Equal arguments give equal bits.
 cudaError_t cross_entropy(const CrossEntropyRows& rows, void* losses, void* loss, void* count, cudaStream_t stream);
 /// Writes the gradient of the scores to `gradient` [rows, classes], of their type. `upstream` is the gradient of the loss.
-/// Reads log_sums and `count`. In stream order.
+/// Reads the sums and `count`. In stream order. The gradient of a row whose target is no class is NaN.
 cudaError_t cross_entropy_gradient(const CrossEntropyRows& rows, const void* upstream, const void* count,
                                    void* gradient, cudaStream_t stream);
 

@@ -171,7 +171,7 @@ void check_nccl() {
 }
 
 kernels::CrossEntropyRows rows_of(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
-                                  const ::torch::Tensor& log_sums, std::int64_t ignore_index) {
+                                  const ::torch::Tensor& sums, std::int64_t ignore_index) {
   const auto type = scores.scalar_type() == ::torch::kBFloat16  ? kernels::ScoreType::bfloat16
                     : scores.scalar_type() == ::torch::kFloat32 ? kernels::ScoreType::float32
                                                                 : kernels::ScoreType::float64;
@@ -181,7 +181,7 @@ kernels::CrossEntropyRows rows_of(const ::torch::Tensor& scores, const ::torch::
           .rows = targets.numel(),
           .classes = scores.size(-1),
           .ignore_index = ignore_index,
-          .log_sums = log_sums.data_ptr()};
+          .sums = sums.data_ptr()};
 }
 
 void check_launch(cudaError_t code) {
@@ -215,10 +215,11 @@ class Part final : public CudaPart {
       const auto none = ::torch::full({}, std::numeric_limits<double>::quiet_NaN(), options);
       return {none, ::torch::empty({0}, options), ::torch::zeros({}, options)};
     }
-    CrossEntropyParts parts{::torch::empty({}, options), ::torch::empty({targets.numel()}, options),
+    const c10::cuda::CUDAGuard guard(scores.device());
+    CrossEntropyParts parts{::torch::empty({}, options), ::torch::empty({targets.numel(), 2}, options),
                             ::torch::empty({}, options)};
     const auto losses = ::torch::empty({targets.numel()}, options);
-    check_launch(kernels::cross_entropy(rows_of(scores, targets, parts.log_sums, ignore_index), losses.data_ptr(),
+    check_launch(kernels::cross_entropy(rows_of(scores, targets, parts.sums, ignore_index), losses.data_ptr(),
                                         parts.loss.data_ptr(), parts.count.data_ptr(),
                                         c10::cuda::getCurrentCUDAStream()));
     return parts;
@@ -227,8 +228,9 @@ class Part final : public CudaPart {
                                          const CrossEntropyParts& parts, std::int64_t ignore_index) override {
     auto gradient = ::torch::empty_like(scores);
     if (targets.numel() == 0) return gradient;
+    const c10::cuda::CUDAGuard guard(scores.device());
     const auto upstream = parts.loss.contiguous();
-    check_launch(kernels::cross_entropy_gradient(rows_of(scores, targets, parts.log_sums, ignore_index),
+    check_launch(kernels::cross_entropy_gradient(rows_of(scores, targets, parts.sums, ignore_index),
                                                  upstream.data_ptr(), parts.count.data_ptr(), gradient.data_ptr(),
                                                  c10::cuda::getCurrentCUDAStream()));
     return gradient;

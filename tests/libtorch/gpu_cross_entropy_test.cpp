@@ -50,6 +50,8 @@ Difference differences(sr::CudaWorker& worker, int type, std::int64_t rows, std:
   });
 }
 
+constexpr double kOfFive = 4.4519144;  // log(1 + e + e^2 + e^3 + e^4)
+
 class LibtorchCrossEntropyOnGpus : public gpu_test::OnGpus {};
 INSTANTIATE_ON_GPUS(LibtorchCrossEntropyOnGpus);
 
@@ -62,9 +64,8 @@ TEST_P(LibtorchCrossEntropyOnGpus, IsThatOfLibtorchInFloat64) {
   };
   for (const Type& one :
        {Type{torch::kFloat64, 1e-13, 1e-12}, Type{torch::kFloat32, 2e-6, 1e-5}, Type{torch::kBFloat16, 2e-6, 0.004}}) {
-    for (const std::int64_t classes : {1, 2, 7, 10, 31, 64, 256, 1000, 50257, 50304}) {
+    for (const std::int64_t classes : {2, 7, 10, 31, 64, 256, 1000, 50257, 50304}) {
       for (const std::int64_t offset : {0, 1}) {
-        if (classes == 1) continue;  // the loss is 0
         const auto found = f(static_cast<int>(one.type), std::int64_t{37}, classes, offset);
         const std::string what = std::string(c10::toString(one.type)) + " " + std::to_string(classes) + " classes";
         EXPECT_LT(double(found.loss), one.loss) << what << ", offset " << offset;
@@ -83,6 +84,25 @@ struct Unusual {
   sr::Max<double> not_a_number;
   sr::Max<double> masked;
   sr::Max<double> of_three_dimensions;
+};
+
+/// Whether the second derivative is an error that says so.
+bool refuses_second_derivative(const torch::Tensor& scores, const torch::Tensor& targets) {
+  try {
+    torch::autograd::grad({cross_entropy(scores, targets)}, {scores}, {}, true, /*create_graph=*/true);
+  } catch (const std::exception& error) {
+    return std::string(error.what()).find("second derivatives are not supported") != std::string::npos;
+  }
+  return false;
+}
+
+struct MoreUnusual {
+  sr::Max<double> transposed;
+  sr::Max<double> ignores_zero;
+  sr::Max<double> far_from_zero;
+  sr::Max<double> gradient_far_from_zero;
+  sr::Max<double> gradient_of_too_large;
+  sr::Max<double> second_derivative_is_refused;
 };
 
 Unusual unusual(sr::CudaWorker& worker) {
@@ -107,6 +127,27 @@ Unusual unusual(sr::CudaWorker& worker) {
   });
 }
 
+MoreUnusual more_unusual(sr::CudaWorker& worker) {
+  const models::lt::Guard guard(worker);
+  return guard.run([&]() -> MoreUnusual {
+    const auto scores = torch::arange(20, on_gpu(torch::kFloat32)).view({4, 5}).requires_grad_();
+    const auto of = [](const torch::Tensor& x, const std::vector<std::int64_t>& y) {
+      return cross_entropy(x, torch::tensor(y, on_gpu(torch::kInt64)));
+    };
+    const auto shifted = torch::full({3, 2}, 1e8, on_gpu(torch::kFloat32)).requires_grad_();
+    const auto of_shifted = of(shifted, {0, 1, 0});
+    const auto too_large = of(scores, {0, 5, 0, 0});
+    const auto numbers = torch::tensor({0, 1, 0, 2}, on_gpu(torch::kInt64));
+    return {cross_entropy(scores.t().contiguous().t(), torch::zeros({4, 2}, on_gpu(torch::kInt64)).select(1, 0))
+                .item<double>(),
+            cross_entropy(scores, numbers, 0).item<double>(),
+            of_shifted.item<double>(),
+            torch::autograd::grad({of_shifted}, {shifted})[0].abs().max().item<double>(),
+            torch::autograd::grad({too_large}, {scores})[0][1].isnan().all().item<bool>() ? 1 : 0,
+            refuses_second_derivative(scores, numbers) ? 1 : 0};
+  });
+}
+
 TEST_P(LibtorchCrossEntropyOnGpus, HasAValueForUnusualRows) {
   const auto found = session().function(unusual)();
   EXPECT_EQ(double(found.one_class), 0);
@@ -116,7 +157,17 @@ TEST_P(LibtorchCrossEntropyOnGpus, HasAValueForUnusualRows) {
   EXPECT_EQ(double(found.too_large), 1);
   EXPECT_EQ(double(found.not_a_number), 1);
   EXPECT_EQ(double(found.masked), 0);
-  EXPECT_NEAR(double(found.of_three_dimensions), 4.4519144, 1e-5);  // log(1 + e + e^2 + e^3 + e^4)
+  EXPECT_NEAR(double(found.of_three_dimensions), kOfFive, 1e-5);
+}
+
+TEST_P(LibtorchCrossEntropyOnGpus, IsCarefulWithRowsAndTheirGradients) {
+  const auto found = session().function(more_unusual)();
+  EXPECT_NEAR(double(found.transposed), kOfFive, 1e-5);
+  EXPECT_NEAR(double(found.ignores_zero), kOfFive - 1.5, 1e-5) << "the mean of targets 1 and 2";
+  EXPECT_NEAR(double(found.far_from_zero), std::log(2.0), 1e-6);
+  EXPECT_NEAR(double(found.gradient_far_from_zero), 0.5 / 3, 1e-6);
+  EXPECT_EQ(double(found.gradient_of_too_large), 1);
+  EXPECT_EQ(double(found.second_derivative_is_refused), 1);
 }
 
 }  // namespace entropy

@@ -37,7 +37,7 @@ std::unique_ptr<WorkerDevice> make_device(const DeviceContext& context) {
 bool may_meet(const Command& command) noexcept { return command.has_comm && !command.ranks.is_single(); }
 
 /// How ranks wait for each other. The master sleeps meanwhile, if this is the only node. On several nodes, the master and
-/// the agents carry what the ranks exchange. If they have no core of their own, ranks that stay awake keep them from that.
+/// the agents carry what the ranks exchange. If they have no core of their own, ranks must not stay awake for long.
 WaitPolicy policy_of_meetings(const ControlHeader& header) noexcept {
   WaitPolicy policy = header.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding();
   if (header.place.nodes > 1 && !header.spins) policy.awake_for = WaitPolicy::yielding().awake_for;

@@ -21,7 +21,7 @@ namespace syncrun::libtorch {
 ///
 /// On a CUDA device, one kernel reads the scores, and another one writes their gradient. Sums are float32 or float64.
 /// LibTorch's operations make a float32 array of the size of the scores several times, and round the logarithms of
-/// bfloat16 scores to bfloat16. There, a target outside [0, classes) makes the result NaN. On a CPU device, this is
+/// bfloat16 scores to bfloat16. There, a target outside [0, classes) makes the result and the gradient of its row NaN. On a CPU device, this is
 /// LibTorch's function in the type of the result, and such a target is an error. Second derivatives are not supported on
 /// CUDA devices. Throws Error (usage) for other types, shapes or devices.
 SYNCRUN_EXPORT ::torch::Tensor cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,

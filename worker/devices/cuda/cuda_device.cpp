@@ -348,6 +348,16 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
                     "). Its body must not wait for the stream, and what it puts elsewhere must come back to it",
                 static_cast<int>(code));
   }
+  try {
+    GraphExec made = instantiate(graph);
+    return std::make_unique<CudaGraph>(std::move(made), graphs_, pool_, std::exchange(held_, {}));
+  } catch (const Error&) {
+    release_held(held_);
+    throw;
+  }
+}
+
+GraphExec CudaDevice::instantiate(const Graph& graph) {
   int priority = 0;
   check_cuda(cudaStreamGetPriority(stream_.get(), &priority), "cudaStreamGetPriority");
   replace_memsets(graph.get(), priority);
@@ -356,7 +366,7 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
   if (comm_->has_used_background()) flags = cudaGraphInstantiateFlagUseNodePriority;
   cudaGraphExec_t made = nullptr;
   check_cuda(cudaGraphInstantiate(&made, graph.get(), flags), "cudaGraphInstantiate");
-  return std::make_unique<CudaGraph>(GraphExec(made), graphs_, pool_, std::exchange(held_, {}));
+  return GraphExec(made);
 }
 
 void CudaDevice::abandon_capture() noexcept {

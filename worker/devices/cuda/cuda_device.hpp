@@ -130,6 +130,7 @@ class CudaDevice final : public GpuDevice {
   NcclComm& comm_of(const RankSet& ranks, CommChoice choice);
   void release_held(std::vector<void*>& held) noexcept;
   void set_capturing(bool is_capturing) noexcept;
+  GraphExec instantiate(const Graph& graph);
   std::uint64_t share(const void* memory, std::size_t bytes);
   void finish(NcclComm::Wait wait);
   void await_stream();

@@ -12,7 +12,6 @@ namespace syncrun::detail {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::size_t kMostBlocks = 264;  // two for each multiprocessor of an H100
 constexpr std::size_t kMostBytes = std::size_t{1} << 20U;
 
 /// What a memset writes: `pattern`, from its lowest byte on, again and again.
@@ -66,34 +65,22 @@ struct Neighbours {
   }
 };
 
-/// `get` is a function of CUDA that lists neighbours. CUDA 12 has other functions for edges that are not ordinary.
+#if CUDART_VERSION >= 13000
+constexpr auto get_before = &cudaGraphNodeGetDependencies;
+constexpr auto get_after = &cudaGraphNodeGetDependentNodes;
+#else  // the functions without this ending say nothing about edges
+constexpr auto get_before = &cudaGraphNodeGetDependencies_v2;
+constexpr auto get_after = &cudaGraphNodeGetDependentNodes_v2;
+#endif
+
+/// `get` is get_before or get_after.
 template <class Get>
-Neighbours neighbours(Get&& get) {
+Neighbours neighbours(cudaGraphNode_t node, Get get) {
   std::size_t count = 0;
-  check_cuda(get(nullptr, nullptr, &count), "the edges of a graph");
+  check_cuda(get(node, nullptr, nullptr, &count), "the edges of a graph");
   Neighbours found{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphEdgeData>(count)};
-  if (count != 0) check_cuda(get(found.nodes.data(), found.edges.data(), &count), "the edges of a graph");
+  if (count != 0) check_cuda(get(node, found.nodes.data(), found.edges.data(), &count), "the edges of a graph");
   return found;
-}
-
-Neighbours before(cudaGraphNode_t node) {
-  return neighbours([node](cudaGraphNode_t* nodes, cudaGraphEdgeData* edges, std::size_t* count) {
-#if CUDART_VERSION >= 13000
-    return cudaGraphNodeGetDependencies(node, nodes, edges, count);
-#else
-    return cudaGraphNodeGetDependencies_v2(node, nodes, edges, count);
-#endif
-  });
-}
-
-Neighbours after(cudaGraphNode_t node) {
-  return neighbours([node](cudaGraphNode_t* nodes, cudaGraphEdgeData* edges, std::size_t* count) {
-#if CUDART_VERSION >= 13000
-    return cudaGraphNodeGetDependentNodes(node, nodes, edges, count);
-#else
-    return cudaGraphNodeGetDependentNodes_v2(node, nodes, edges, count);
-#endif
-  });
 }
 
 void depend(cudaGraph_t graph, cudaGraphNode_t earlier, const std::vector<cudaGraphNode_t>& later) {
@@ -111,7 +98,7 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, const Neighbours& earlier, Filling
   cudaKernelNodeParams kernel{};
   kernel.func = reinterpret_cast<void*>(&set_kernel);
   const std::size_t blocks = (filling.bytes + kThreads * sizeof(uint4) - 1) / (kThreads * sizeof(uint4));
-  kernel.gridDim = dim3(static_cast<unsigned>(std::min(blocks, kMostBlocks)));
+  kernel.gridDim = dim3(static_cast<unsigned>(blocks));
   kernel.blockDim = dim3(kThreads);
   kernel.kernelParams = arguments;
   cudaGraphNode_t node = nullptr;
@@ -127,8 +114,8 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, const Neighbours& earlier, Filling
 bool replace(cudaGraph_t graph, cudaGraphNode_t node, int priority) {
   const auto filling = filling_of(node);
   if (!filling) return false;
-  const Neighbours earlier = before(node);
-  const Neighbours later = after(node);
+  const Neighbours earlier = neighbours(node, get_before);
+  const Neighbours later = neighbours(node, get_after);
   if (!earlier.are_ordinary() || !later.are_ordinary()) return false;
   const cudaGraphNode_t kernel = add_kernel(graph, earlier, *filling, priority);
   if (!later.nodes.empty()) depend(graph, kernel, later.nodes);

@@ -7,8 +7,9 @@
 
 namespace syncrun::detail {
 
-/// Replaces the memsets of a captured graph by kernels that write the same bytes, with this priority. Memsets of more than
-/// 1 MiB and of rows that are apart stay. Returns how many were replaced. Throws Error (cuda).
+/// Replaces the memsets of a captured graph by kernels that write the same bytes, with this priority. These memsets stay:
+/// those of more than 1 MiB, of rows that are apart, in graphs within the graph, and next to nodes that overlap. Returns
+/// how many were replaced. Throws Error (cuda).
 int replace_memsets(cudaGraph_t graph, int priority);
 
 }  // namespace syncrun::detail
