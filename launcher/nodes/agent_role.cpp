@@ -101,7 +101,6 @@ void AgentRole::start(MessageReader& message) {
     make_log_folder(start_->settings);
     auto pool = std::make_unique<LocalPool>(start_->settings, start_->place, start_->segment_bytes);
     awake_for_ = WaitPolicy::for_nodes(start_->place.local_size + 1, usable_cores()).awake_for;
-    group_.note_full(!pool->control().header().spins);
     session_ = std::make_unique<NodeSession>(group_, *start_, std::move(pool));
   } catch (const Error& error) {
     report_failure(0, error);

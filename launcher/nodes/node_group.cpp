@@ -9,17 +9,16 @@ namespace syncrun::detail {
 
 namespace {
 
-// How much longer a wait may become through the sleeps of the waiter: one part of so many. A look takes 12 us of a core.
-// Where the workers compute on all cores, they lose this time, so there are fewer looks.
+// How much longer a wait may become through the sleeps of the waiter: one part in kNapPart.
 constexpr int kNapPart = 32;
-constexpr int kNapPartOnFullNodes = 8;
 constexpr std::chrono::microseconds kShortestNap{50};
 constexpr Milliseconds kLongestNap{4};
 /// How many messages one call of progress() handles at most.
 constexpr int kMostMessages = 64;
 /// How much longer a neighbour in the tree may be silent than a node may be for the master.
 constexpr Milliseconds kMastersTurn{1000};
-/// How often the thread of the master looks whether another thread still handles messages.
+/// How often the thread of the master looks whether another thread still handles messages. Where the workers compute on
+/// all cores, they lose the time of these looks, so there are fewer.
 constexpr Milliseconds kLookForHelp{1};
 constexpr Milliseconds kLookForHelpOnFullNodes{4};
 
@@ -337,21 +336,7 @@ std::chrono::nanoseconds NodeGroup::nap() {
     if (!is_over(ticket)) return kShortestNap;
     leaving_.compare_exchange_strong(ticket, 0, std::memory_order_relaxed);
   }
-  // More of a large message is on its way.
-  if (const auto pieces = pieces_from_all(); pieces_seen_.exchange(pieces, std::memory_order_relaxed) != pieces) {
-    note_activity();
-    return kShortestNap;
-  }
-  const int part = is_full_.load(std::memory_order_relaxed) ? kNapPartOnFullNodes : kNapPart;
-  return std::clamp<std::chrono::nanoseconds>(quiet() / part, kShortestNap, kLongestNap);
-}
-
-std::uint64_t NodeGroup::pieces_from_all() const {
-  std::uint64_t pieces = 0;
-  for (int node = 0; node < nodes(); ++node) {
-    if (node != node_) pieces += transport_->pieces_from(node);
-  }
-  return pieces;
+  return std::clamp<std::chrono::nanoseconds>(quiet() / kNapPart, kShortestNap, kLongestNap);
 }
 
 std::chrono::nanoseconds NodeGroup::quiet() const noexcept {

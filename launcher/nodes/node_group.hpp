@@ -124,7 +124,7 @@ class NodeGroup {
   std::chrono::nanoseconds nap();
   /// Whether the workers of this node need all of its cores.
   void note_full(bool is_full) noexcept { is_full_.store(is_full, std::memory_order_relaxed); }
-  /// The time since the last message or piece of a large one, or since the listener has done something for its workers.
+  /// The time since the last message, or since the listener has done something for its workers.
   std::chrono::nanoseconds quiet() const noexcept;
 
   /// Takes leave of the other nodes and ends the transport. Returns false if it did not end in order: the process then
@@ -175,7 +175,6 @@ class NodeGroup {
   void take_report(int node, std::span<const std::byte> bytes);
   void end_tree() noexcept;
   std::chrono::nanoseconds silence_of(int node, std::chrono::nanoseconds waited);
-  std::uint64_t pieces_from_all() const;
   void check_neighbours(std::chrono::nanoseconds waited);
   void take_leave(int node, Farewell farewell);
   void lose_unless_ended(int node, const Error& why) noexcept;
@@ -200,9 +199,8 @@ class NodeGroup {
   std::atomic<int> losses_ = 0;
   std::atomic<std::int64_t> active_at_;  // when a message came or went that was not only a sign of life
   std::atomic<bool> is_full_ = false;
-  std::atomic<std::uint64_t> pieces_seen_ = 0;  // by the last nap()
-  std::atomic<std::uint64_t> looks_ = 0;        // calls of progress()
-  std::atomic<Mailbox::Ticket> leaving_ = 0;    // the last bulk that was sent; 0 if it is known to be over
+  std::atomic<std::uint64_t> looks_ = 0;      // calls of progress()
+  std::atomic<Mailbox::Ticket> leaving_ = 0;  // the last bulk that was sent; 0 if it is known to be over
 
   // The tree. It is made once, and stays. In an agent, only the thread that handles messages uses it.
   std::optional<RelayRoot> owned_root_;

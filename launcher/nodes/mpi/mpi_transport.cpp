@@ -185,8 +185,8 @@ std::optional<Transport::Arrival> MpiTransport::receive() {
 
 /// The message, if this was all of it. The letter has arrived.
 std::optional<std::vector<std::byte>> MpiTransport::whole_message(Peer& from, Letter letter) {
-  if (letter.is_last && from.parts.empty()) return std::move(letter.message);
   ++from.pieces;
+  if (letter.is_last && from.parts.empty()) return std::move(letter.message);
   from.parts.insert(from.parts.end(), letter.message.begin(), letter.message.end());
   if (!letter.is_last) return std::nullopt;
   return std::exchange(from.parts, {});

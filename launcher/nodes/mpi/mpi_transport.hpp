@@ -56,7 +56,7 @@ class MpiTransport final : public Transport {
     OutgoingBulk bulk_out;
     IncomingBulk bulk_in;
     std::vector<std::byte> parts;  // of the message that is arriving; all but the last one
-    std::uint64_t pieces = 0;      // parts that have arrived
+    std::uint64_t pieces = 0;      // messages and parts that have arrived
     std::uint64_t sent = 0;        // messages and parts, without bulk
     std::uint64_t matched = 0;     // messages of MPI
     std::deque<Letter> dropped;    // no longer needed, but MPI may still use their memory

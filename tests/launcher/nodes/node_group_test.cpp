@@ -86,19 +86,6 @@ TEST_F(Group, IsQuietUntilAMessageComes) {
   EXPECT_TRUE(until(is_quiet));
 }
 
-TEST_F(Group, NapsLongerIfTheWorkersNeedAllCoresUnlessPiecesArrive) {
-  NodeGroup& agent = *groups[1];
-  ASSERT_TRUE(until([&] { return agent.quiet() > Milliseconds(40); }));
-  const auto nap = agent.nap();
-  EXPECT_GT(nap, Milliseconds(1));
-  EXPECT_LE(nap, agent.quiet() / 32);
-  agent.note_full(true);
-  EXPECT_EQ(agent.nap(), Milliseconds(4));
-  network.pass_piece(0, 1);
-  EXPECT_LT(agent.nap(), Milliseconds(1));
-  EXPECT_LT(agent.quiet(), Milliseconds(40));
-}
-
 TEST_F(Group, LosesASilentNode) {
   groups[0]->set_names({"a", "b", "c"});
   groups[0]->listen(&notes);
