@@ -1,8 +1,9 @@
 #include "syncrun/torch/cross_entropy.hpp"
 
+#include <c10/util/StringUtil.h>
+
 #include <cstdint>
 #include <limits>
-#include <sstream>
 #include <string>
 
 #include "libtorch/cuda_part.hpp"
@@ -14,29 +15,22 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::usage, "cross_entropy: " + what); }
 
-template <class T>
-std::string text_of(const T& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
 void check(const ::torch::Tensor& scores, const ::torch::Tensor& targets) {
   const auto type = scores.scalar_type();
   if (type != ::torch::kFloat32 && type != ::torch::kFloat64 && type != ::torch::kBFloat16)
-    refuse("expected scores of type float32, float64 or bfloat16, got " + text_of(type));
+    refuse("expected scores of type float32, float64 or bfloat16, got " + c10::str(type));
   if (targets.scalar_type() != ::torch::kInt64)
-    refuse("expected targets of type int64, got " + text_of(targets.scalar_type()));
+    refuse("expected targets of type int64, got " + c10::str(targets.scalar_type()));
   if (scores.dim() == 0 || scores.size(-1) == 0)
-    refuse("expected scores of at least one class in the last dimension, got the shape " + text_of(scores.sizes()));
+    refuse("expected scores of at least one class in the last dimension, got the shape " + c10::str(scores.sizes()));
   if (targets.sizes() != scores.sizes().slice(0, static_cast<std::size_t>(scores.dim() - 1))) {
     refuse("expected targets in the shape of the scores without the last dimension, got targets " +
-           text_of(targets.sizes()) + " and scores " + text_of(scores.sizes()));
+           c10::str(targets.sizes()) + " and scores " + c10::str(scores.sizes()));
   }
   if (targets.numel() > std::numeric_limits<std::int32_t>::max())
     refuse("expected at most 2147483647 targets, got " + std::to_string(targets.numel()));
   if (targets.device() != scores.device())
-    refuse("the targets are on " + text_of(targets.device()) + ", and the scores on " + text_of(scores.device()));
+    refuse("the targets are on " + c10::str(targets.device()) + ", and the scores on " + c10::str(scores.device()));
 }
 
 /// On CUDA devices. With p the softmax of a row of scores, n the number of targets that count, and g the gradient of the
@@ -70,7 +64,7 @@ class CrossEntropy : public ::torch::autograd::Function<CrossEntropy> {
 ::torch::Tensor cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                               std::int64_t ignore_index) {
   check(scores, targets);
-  if (scores.is_cuda()) return CrossEntropy::apply(scores, targets, ignore_index);
+  if (scores.is_cuda() && targets.numel() != 0) return CrossEntropy::apply(scores, targets, ignore_index);
   const auto type = scores.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;
   return ::torch::cross_entropy_loss(scores.reshape({-1, scores.size(-1)}).to(type), targets.reshape({-1}), {},
                                      at::Reduction::Mean, ignore_index);

@@ -58,7 +58,8 @@ class CudaPart {
     CudaPart* part_;
   };
   virtual void note_waiting(bool waits) noexcept = 0;
-  /// See cross_entropy(). The tensors are contiguous and on one GPU. Throws Error (cuda).
+  /// See cross_entropy(). The tensors are contiguous and on one GPU, and there is a
+  /// target. Throws Error (cuda).
   virtual CrossEntropyParts cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                           std::int64_t ignore_index) = 0;
   virtual ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,

@@ -197,8 +197,8 @@ class NodeGroup {
   std::string verdict_;
   std::uint64_t questions_ = 0;
   std::atomic<int> losses_ = 0;
-  std::atomic<std::int64_t> active_at_;  // when a message came or went that was not only a sign of life
-  std::atomic<bool> is_full_ = false;
+  std::atomic<std::int64_t> active_at_;       // when a message came or went that was not only a sign of life
+  std::atomic<bool> is_full_ = false;         // the workers need all cores
   std::atomic<std::uint64_t> looks_ = 0;      // calls of progress()
   std::atomic<Mailbox::Ticket> leaving_ = 0;  // the last bulk that was sent; 0 if it is known to be over
 

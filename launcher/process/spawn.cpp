@@ -124,10 +124,7 @@ struct InChild : process::extend::handler {
     // Failure is allowed: the cores may have been taken from us since they were listed, and the kernel then chooses
     // others.
     if (!request->cores.empty()) static_cast<void>(::sched_setaffinity(0, sizeof(cores), &cores));
-    if (const int score = oom_score.empty() ? -1 : ::open(kOomScore, O_WRONLY); score >= 0) {  // failure is allowed
-      [[maybe_unused]] const auto written = ::write(score, oom_score.data(), oom_score.size());
-      ::close(score);
-    }
+    if (!oom_score.empty()) write_oom_score();
     if (!request->reads_input) {
       const int nothing = ::open("/dev/null", O_RDONLY);
       require(nothing, Step::streams);
@@ -139,6 +136,14 @@ struct InChild : process::extend::handler {
     if (request->standard_output >= 0) require(::dup2(request->standard_output, STDOUT_FILENO), Step::streams);
     if (request->standard_error >= 0) require(::dup2(request->standard_error, STDERR_FILENO), Step::streams);
     for (const int fd : request->inherited) require(::fcntl(fd, F_SETFD, 0), Step::descriptors);
+  }
+
+  /// Failure is allowed: the kernel may then kill the parent first.
+  void write_oom_score() const {
+    const int file = ::open(kOomScore, O_WRONLY);
+    if (file < 0) return;
+    [[maybe_unused]] const auto written = ::write(file, oom_score.data(), oom_score.size());
+    ::close(file);
   }
 
   /// If a step fails, the child ends before exec. The parent learns of it in the same way as of an exec that failed: by

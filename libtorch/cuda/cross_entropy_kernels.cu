@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "libtorch/cuda/cross_entropy_kernels.hpp"
 
@@ -17,15 +18,7 @@ constexpr std::int64_t kPacksPerThread = 4;  // at least, if a row has so many
 
 /// The type of sums.
 template <class T>
-struct SumOf {
-  using Type = float;
-};
-template <>
-struct SumOf<double> {
-  using Type = double;
-};
-template <class T>
-using Sum = typename SumOf<T>::Type;
+using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// What a thread reads and writes at once. With kWidth 1, rows may begin at any address.
 template <class T, int kWidth>

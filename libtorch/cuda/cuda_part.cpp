@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -211,10 +210,6 @@ class Part final : public CudaPart {
     const auto options = scores.options()
                              .dtype(scores.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32)
                              .requires_grad(false);
-    if (targets.numel() == 0) {
-      const auto none = ::torch::full({}, std::numeric_limits<double>::quiet_NaN(), options);
-      return {none, ::torch::empty({0}, options), ::torch::zeros({}, options)};
-    }
     const c10::cuda::CUDAGuard guard(scores.device());
     CrossEntropyParts parts{::torch::empty({}, options), ::torch::empty({targets.numel(), 2}, options),
                             ::torch::empty({}, options)};
@@ -227,7 +222,6 @@ class Part final : public CudaPart {
   ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                          const CrossEntropyParts& parts, std::int64_t ignore_index) override {
     auto gradient = ::torch::empty_like(scores);
-    if (targets.numel() == 0) return gradient;
     const c10::cuda::CUDAGuard guard(scores.device());
     const auto upstream = parts.loss.contiguous();
     check_launch(kernels::cross_entropy_gradient(rows_of(scores, targets, parts.sums, ignore_index),

@@ -53,7 +53,7 @@ sr::Keep<double, 1> fails_to_make(sr::CpuWorker&, sr::Local<const double, 1>) {
   throw std::runtime_error("no such product");
 }
 
-/// Where the Values of make_and_remember() were on this worker.
+/// The addresses of the Values that make_and_remember() has made on this worker.
 std::set<const double*> places;
 sr::Keep<double, 1> make_and_remember(sr::CpuWorker& worker, std::int64_t count) {
   sr::Keep<double, 1> x(worker, {count});

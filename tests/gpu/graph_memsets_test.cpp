@@ -54,6 +54,11 @@ class MemsetsOfAGraph : public testing::Test {
     check_cuda(cudaMemcpy(all.data(), memory_.get(), kBytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
     return all;
   }
+  std::vector<unsigned char> bytes_after(const Graph& graph) {
+    fill_before();
+    run(graph);
+    return bytes();
+  }
   GpuMemory memory_;
   Stream stream_;
 };
@@ -69,15 +74,10 @@ TEST_F(MemsetsOfAGraph, WriteTheSameBytes) {
     }
     ASSERT_LE(offset, kBytes - (std::size_t{1} << 20U));
   };
-  fill_before();
-  const Graph as_captured = capture(put);
-  run(as_captured);
-  const auto expected = bytes();
-  fill_before();
+  const auto expected = bytes_after(capture(put));
   const Graph replaced = capture(put);
   EXPECT_EQ(replace_memsets(replaced.get(), 0), 30);
-  run(replaced);
-  EXPECT_EQ(bytes(), expected);
+  EXPECT_EQ(bytes_after(replaced), expected);
 }
 
 TEST_F(MemsetsOfAGraph, WriteElementsOfSeveralBytes) {
@@ -104,16 +104,12 @@ TEST_F(MemsetsOfAGraph, WriteElementsOfSeveralBytes) {
     }
     return graph;
   };
-  fill_before();
-  run(make());
-  const auto expected = bytes();
+  const auto expected = bytes_after(make());
   EXPECT_EQ(expected[1], 2);
   EXPECT_EQ(expected[4096 + 19], 8);
   const Graph replaced = make();
   EXPECT_EQ(replace_memsets(replaced.get(), 0), 4);
-  fill_before();
-  run(replaced);
-  EXPECT_EQ(bytes(), expected);
+  EXPECT_EQ(bytes_after(replaced), expected);
 }
 
 TEST_F(MemsetsOfAGraph, KeepTheirPlaceBetweenOtherNodes) {
@@ -127,9 +123,7 @@ TEST_F(MemsetsOfAGraph, KeepTheirPlaceBetweenOtherNodes) {
   const Graph graph = capture(put);
   EXPECT_EQ(replace_memsets(graph.get(), 0), 3);
   for (int i = 0; i < 20; ++i) {
-    fill_before();
-    run(graph);
-    const auto all = bytes();
+    const auto all = bytes_after(graph);
     for (std::size_t k = 0; k < 512; ++k) {
       ASSERT_EQ(all[k], 2);
       ASSERT_EQ(all[k + 512], 3);
@@ -163,9 +157,7 @@ TEST_F(MemsetsOfAGraph, AreFoundBesideNodesWhoseTypeTheRuntimeLacks) {
   });
   EXPECT_EQ(replace_memsets(graph.get(), 0), 2);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  fill_before();
-  run(graph);
-  const auto all = bytes();
+  const auto all = bytes_after(graph);
   EXPECT_EQ(all[511], 1);
   EXPECT_EQ(all[512], 9);
   EXPECT_EQ(all[516], 1);
@@ -178,9 +170,7 @@ TEST_F(MemsetsOfAGraph, StayIfTheyAreLargeOrOfSeveralRows) {
     check_cuda(cudaMemset2DAsync(at(0), 64, 2, 32, 4, stream_.get()), "cudaMemset2DAsync");
   });
   EXPECT_EQ(replace_memsets(graph.get(), 0), 0);
-  fill_before();
-  run(graph);
-  const auto all = bytes();
+  const auto all = bytes_after(graph);
   EXPECT_EQ(all[31], 2);
   EXPECT_EQ(all[32], 1);
   EXPECT_EQ(all[64], 2);

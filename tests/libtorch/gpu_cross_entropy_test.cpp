@@ -4,8 +4,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
+#include <vector>
 
 #include "tests/gpu/on_gpus.hpp"
 #include "tests/libtorch/models.hpp"
@@ -105,13 +105,15 @@ struct MoreUnusual {
   sr::Max<double> second_derivative_is_refused;
 };
 
+torch::Tensor four_rows() { return torch::arange(20, on_gpu(torch::kFloat32)).view({4, 5}).requires_grad_(); }
+torch::Tensor of(const torch::Tensor& scores, const std::vector<std::int64_t>& targets) {
+  return cross_entropy(scores, torch::tensor(targets, on_gpu(torch::kInt64)));
+}
+
 Unusual unusual(sr::CudaWorker& worker) {
   const models::lt::Guard guard(worker);
   return guard.run([&]() -> Unusual {
-    const auto scores = torch::arange(20, on_gpu(torch::kFloat32)).view({4, 5}).requires_grad_();
-    const auto of = [](const torch::Tensor& x, const std::vector<std::int64_t>& y) {
-      return cross_entropy(x, torch::tensor(y, on_gpu(torch::kInt64)));
-    };
+    const auto scores = four_rows();
     const auto none = of(scores, {-100, -100, -100, -100});
     const auto gradient = torch::autograd::grad({none}, {scores})[0];
     const auto masked = scores.detach().masked_fill(scores.detach().fmod(5) < 4, -INFINITY);
@@ -130,10 +132,7 @@ Unusual unusual(sr::CudaWorker& worker) {
 MoreUnusual more_unusual(sr::CudaWorker& worker) {
   const models::lt::Guard guard(worker);
   return guard.run([&]() -> MoreUnusual {
-    const auto scores = torch::arange(20, on_gpu(torch::kFloat32)).view({4, 5}).requires_grad_();
-    const auto of = [](const torch::Tensor& x, const std::vector<std::int64_t>& y) {
-      return cross_entropy(x, torch::tensor(y, on_gpu(torch::kInt64)));
-    };
+    const auto scores = four_rows();
     const auto shifted = torch::full({3, 2}, 1e8, on_gpu(torch::kFloat32)).requires_grad_();
     const auto of_shifted = of(shifted, {0, 1, 0});
     const auto too_large = of(scores, {0, 5, 0, 0});

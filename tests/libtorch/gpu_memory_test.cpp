@@ -46,7 +46,7 @@ class LibtorchMemoryOnGpus : public gpu_test::OnGpus {
   /// On each device in turn. Syncrun keeps the memory afterwards.
   void syncrun_takes(double fraction) {
     const auto take = session().function(take_by_syncrun);
-    // The memory of a Value that has been dropped is unused from the next call on, if its own call is over.
+    // Waits for each call. A dropped Value gives its memory back only when the call that makes it is over.
     for (int rank = 0; rank < world_size(); ++rank) {
       const sr::Value<std::uint8_t, 1> taken = take.on(session().device(rank))(fraction);
       EXPECT_GT(taken.shape()[0], 0);

@@ -2,7 +2,6 @@
 
 // Small modules of LibTorch for the tests, their losses, and the rows that they learn.
 
-#include <dlfcn.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <syncrun/torch.hpp>
 #include <vector>
 
+#include "common/code/optional_library.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace models {
@@ -196,7 +196,7 @@ inline std::vector<std::uint8_t> make_tokens(std::int64_t rows) {
 /// Whether errors of LibTorch can name a line of the program here.
 inline bool names_lines() {
 #if defined(SYNCRUN_HAVE_LIBDW)
-  return ::dlopen("libdw.so.1", RTLD_LAZY) != nullptr;
+  return syncrun::detail::OptionalLibrary("libdw.so.1").has_all();
 #else
   return false;
 #endif

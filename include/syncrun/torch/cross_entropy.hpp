@@ -19,11 +19,12 @@ namespace syncrun::libtorch {
 /// without the last dimension, and is on the same device. Targets equal to `ignore_index` do not count. The result is one
 /// number: float64 for float64 scores, otherwise float32. It is NaN if no target counts.
 ///
-/// On a CUDA device, one kernel reads the scores, and another one writes their gradient. Sums are float32 or float64.
-/// LibTorch's operations make a float32 array of the size of the scores several times, and round the logarithms of
-/// bfloat16 scores to bfloat16. There, a target outside [0, classes) makes the result and the gradient of its row NaN. On a CPU device, this is
-/// LibTorch's function in the type of the result, and such a target is an error. Second derivatives are not supported on
-/// CUDA devices. Throws Error (usage) for other types, shapes or devices.
+/// On a CUDA device, one kernel reads the scores, and another one writes their gradient. A target outside [0, classes)
+/// makes the result and the gradient of its row NaN. Second derivatives are not supported. LibTorch's function makes
+/// several float32 arrays of the size of the scores there, and rounds the logarithms of bfloat16 scores to bfloat16.
+///
+/// On a CPU device, this is LibTorch's function in the type of the result. A target outside [0, classes) is an error.
+/// Throws Error (usage) for other types, shapes or devices.
 SYNCRUN_EXPORT ::torch::Tensor cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                              std::int64_t ignore_index = -100);
 
