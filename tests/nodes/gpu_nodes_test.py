@@ -13,18 +13,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
 import engines
 import hosts
 from engines import ENGINES
+from jobs import Job
 
 SKIP_CODE = 77
 RUN_LIMIT_S = 120
 PARTS = ("collectives of bodies", "collectives of the master", "train steps", "failures")
 PARTS_OF_REAL_GPUS = ("each collective", "replays")
 AGENT_OF_NODE_1 = r"the agent of node 1 \(\w+\) \(pid \d+\) was killed by SIGKILL"
+SILENT_NODE_1 = r"node 1 \(\S+\) is silent for 3\.0 s"
+VERDICT_LIMIT_S = 3.5
 options = None
 
 
@@ -73,6 +77,22 @@ class FakeGpus(unittest.TestCase):
             done = self.run_on(2, "cuda0,cuda1", "lose-agent", engine=engine)
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stdout + done.stderr, AGENT_OF_NODE_1)
+
+    def test_a_node_that_falls_silent_while_gpus_compute_is_named(self):
+        done = self.run_on(2, "cuda0,cuda1", "freeze-node")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stdout + done.stderr, SILENT_NODE_1)
+
+    def test_a_link_that_dies_while_gpus_compute_is_named(self):
+        with hosts.Hosts(2, keep=[options.build, Path(options.program).parent]) as pair:
+            self.hosts, all_hosts = pair, self.hosts
+            self.addCleanup(setattr, self, "hosts", all_hosts)
+            job = Job(self, ENGINES["openmpi"], ["cuda0,cuda1", "reduce"], nodes=2, syncrun=options.syncrun, program=options.program)
+            self.addCleanup(job.kill)
+            job.await_line("all ranks reduce")
+            pair.set_link("n2", "down")
+            began = time.monotonic()
+            self.assertLess(job.await_line(SILENT_NODE_1) - began, VERDICT_LIMIT_S, job.text)
 
     def test_a_rank_that_dies_is_replaced(self):
         for rank in (0, 1, 3):
@@ -139,6 +159,11 @@ class TwoGpus(unittest.TestCase):
         done = self.run_on_two_nodes("lose-agent")
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stdout + done.stderr, AGENT_OF_NODE_1)
+
+    def test_a_node_that_falls_silent_while_gpus_compute_is_named(self):
+        done = self.run_on_two_nodes("freeze-node")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stdout + done.stderr, SILENT_NODE_1)
 
     def test_an_interface_that_does_not_exist_is_named(self):
         done = self.run_on_two_nodes(NCCL_SOCKET_IFNAME="=nowhere7")

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -96,11 +97,33 @@ void die_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, int r
   comm.all_reduce(v, sr::Reduction::max);
 }
 
-/// The last rank kills the agent of its node while all GPUs compute.
-void kill_agent(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v) {
-  constexpr int kReductions = 200'000;  // seconds
+/// What the last rank does to its node while all GPUs compute.
+enum class Blow {
+  none,
+  kill_agent,
+  freeze  ///< stops the agent and all workers. Other nodes cannot tell this from a dead link
+};
+
+/// The other workers are children of the agent too.
+void freeze_node() {
+  const std::string agent = std::to_string(::getppid());
+  std::ifstream children("/proc/" + agent + "/task/" + agent + "/children");
+  for (pid_t pid = 0; children >> pid;) {
+    if (pid != ::getpid()) ::kill(pid, SIGSTOP);
+  }
+  ::kill(::getppid(), SIGSTOP);
+  std::raise(SIGSTOP);
+}
+
+void reduce_for_seconds(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, Blow blow) {
+  constexpr int kReductions = 200'000;
   comm.all_reduce(v, sr::Reduction::max);
-  if (worker.rank() == comm.world_size() - 1) ::kill(::getppid(), SIGKILL);
+  if (worker.rank() == comm.world_size() - 1) {
+    std::printf("all ranks reduce\n");
+    std::fflush(stdout);
+    if (blow == Blow::kill_agent) ::kill(::getppid(), SIGKILL);
+    if (blow == Blow::freeze) freeze_node();
+  }
   for (int i = 0; i < kReductions; ++i) comm.all_reduce(v, sr::Reduction::max);
 }
 
@@ -377,10 +400,10 @@ class Checks {
     session_.function(die_on, "die_on")(v, rank);
   }
 
-  void lose_agent() {
+  void strike(Blow blow) {
     auto v = session_.shared<float, 1>();
     v.broadcast(std::vector<float>(1000, 1));
-    session_.function(kill_agent, "kill_agent")(v);
+    session_.function(reduce_for_seconds, "reduce_for_seconds")(v, blow);
   }
 
  private:
@@ -393,8 +416,12 @@ int program(sr::Session& session, int argc, char** argv) {
   Checks checks(session);
   if (action == "die") {
     checks.die(std::stoi(argv[3]));
+  } else if (action == "reduce") {
+    checks.strike(Blow::none);
   } else if (action == "lose-agent") {
-    checks.lose_agent();
+    checks.strike(Blow::kill_agent);
+  } else if (action == "freeze-node") {
+    checks.strike(Blow::freeze);
   } else if (action == "replace") {
     checks.replace(std::stoi(argv[3]));
   } else if (action == "values") {

@@ -56,3 +56,4 @@ class Job:
     def kill(self):
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
