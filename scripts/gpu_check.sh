@@ -105,7 +105,7 @@ configure_options=("-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90}"
   "-DSYNCRUN_TESTS=$with_tests" "-DSYNCRUN_BENCH=$with_bench")
 # The LibTorch of an installed PyTorch is a LibTorch for CUDA.
 torch_dir=$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)' 2>/dev/null || true)
-if [ -n "$torch_dir" ]; then configure_options+=("-DTorch_DIR=$torch_dir/Torch"); fi
+if [ -n "$torch_dir" ]; then configure_options+=("-DSYNCRUN_TORCH=ON" "-DTorch_DIR=$torch_dir/Torch"); fi
 if [ "$with_build" = ON ]; then
   bring_cudnn_frontend
   bring_cli11
@@ -209,6 +209,7 @@ run_step() {
 }
 
 failed=()
+untested=
 if [ "$with_tests" = ON ]; then
   for count in "${counts[@]}"; do
     run_step "on $count GPUs" run_gpu_tests "$count" "$count" "^Gpus/.*/$count\$" '^$'
@@ -218,12 +219,14 @@ if [ "$with_tests" = ON ]; then
     run_step "on two nodes with two GPUs each" one_test_at_a_time nodes 4 '^nodes\.FourGpus$' '^$'
   fi
   if [ -x "$root/build/cuda/tests/libtorch/libtorch_models" ]; then
-    run_step "of models of LibTorch on CPU devices" run_tests cuda -R '^Workers/Libtorch'
+    run_step "of models of LibTorch on CPU devices" run_tests cuda -R '^(Workers/)?(Libtorch|Gpt)' -LE gpu
+  else
+    untested="; NOT tested: models of LibTorch (python3 has no PyTorch)"
   fi
   # None of the other tests requires more than two GPUs.
   run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/|^nodes\.FourGpus$' -LE one_gpu
   if [ "${#failed[@]}" = 0 ]; then
-    say "Tests passed on ${counts[*]} GPUs"
+    say "Tests passed on ${counts[*]} GPUs$untested"
   else
     for step in "${failed[@]}"; do say "Failed: $step"; done
   fi

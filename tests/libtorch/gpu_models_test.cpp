@@ -11,12 +11,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tests/gpu/on_gpus.hpp"
-#include "tests/libtorch/models.hpp"
+#include "tests/libtorch/gpu_samples.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace {
@@ -32,8 +30,8 @@ using models::lt::Replica;
 using models::lt::tensor;
 using models::lt::train_step;
 
-constexpr std::uint64_t kSeed = 7;
-constexpr std::int64_t kRows = 64;
+constexpr std::uint64_t kSeed = models::kSeedOnGpus;
+constexpr std::int64_t kRows = models::kRowsOnGpus;
 
 /// How often the host code of counted_loss ran in this worker.
 int runs = 0;
@@ -212,22 +210,7 @@ torch::Tensor mixed_loss(models::Mlp& net, sr::Scattered<const float, 2> x, sr::
   return models::mean_square(net.forward(tensor(x)).to(torch::kFloat32), tensor(y));
 }
 
-class LibtorchMlpOnGpus : public LibtorchOnGpus {
- protected:
-  void SetUp() override {
-    LibtorchOnGpus::SetUp();
-    if (IsSkipped()) return;
-    const auto samples = models::make_samples(kRows);
-    x_.emplace(session().data(samples.x, sr::Shape{kRows, models::kInputs}));
-    y_.emplace(session().data(samples.y, sr::Shape{kRows}));
-  }
-  const sr::Data<float, 2>& x() const { return *x_; }
-  const sr::Data<float, 1>& y() const { return *y_; }
-
- private:
-  std::optional<sr::Data<float, 2>> x_;
-  std::optional<sr::Data<float, 1>> y_;
-};
+class LibtorchMlpOnGpus : public models::SamplesOnGpus {};
 INSTANTIATE_ON_GPUS(LibtorchMlpOnGpus);
 
 TEST_P(LibtorchMlpOnGpus, ErrorsSayWhatIsWrong) {
@@ -274,8 +257,6 @@ TEST_P(LibtorchMlpOnGpus, FilesAreReadWithoutAGpu) {
   auto params = parameters(session(), net);
   const auto evaluate = evaluation<models::mlp_loss>(session(), net, params);
   const double before = evaluate(x(), y());
-  const auto samples = models::make_samples(kRows);
-  const auto inputs = torch::tensor(samples.x).reshape({kRows, models::kInputs});
   for (const char* const name : {"net.pt", "net.safetensors"}) {
     const auto file = folder.path() / name;
     models::lt::save(session(), net, params, file);
@@ -286,7 +267,7 @@ TEST_P(LibtorchMlpOnGpus, FilesAreReadWithoutAGpu) {
   }
   auto alone = std::make_shared<models::Mlp>();
   torch::load(alone, (folder.path() / "net.pt").string());
-  EXPECT_NEAR(models::mean_square(alone->forward(inputs), torch::tensor(samples.y)).item<double>(), before, 1e-6);
+  EXPECT_NEAR(models::mean_square(alone->forward(inputs()), labels()).item<double>(), before, 1e-6);
 }
 
 /// Takes a step of AdamW in double: parts with other rates and decays, and a clipped gradient. Returns the norm.
@@ -337,9 +318,6 @@ void set_flat(torch::nn::Module& net, const std::vector<double>& values) {
 }
 
 TEST_P(LibtorchMlpOnGpus, GroupsAndClippingAreThoseOfTheSerialRule) {
-  const auto samples = models::make_samples(kRows);
-  const auto inputs = torch::tensor(samples.x).reshape({kRows, models::kInputs});
-  const auto labels = torch::tensor(samples.y);
   const sr::Adam adam{.learning_rate = 0.02, .decoupled_weight_decay = 0.1};
   const std::vector<sr::ParameterGroup> parts{{.begin = 2, .end = 5, .learning_rate = 0.5},
                                               {.begin = 5, .end = 9, .weight_decay = 0},
@@ -364,7 +342,7 @@ TEST_P(LibtorchMlpOnGpus, GroupsAndClippingAreThoseOfTheSerialRule) {
           session(), net, params, {.form = form, .groups = one.groups, .clip_norm = one.clip_norm});
       for (int i = 1; i <= 10; ++i) {
         alone.zero_grad();
-        models::mean_square(alone.forward(inputs), labels).backward();
+        models::mean_square(alone.forward(inputs()), labels()).backward();
         const double norm = take_step(expected, m, v, i, flat_of(alone, true), adam, one.groups, one.clip_norm);
         set_flat(alone, expected);
         step(x(), y(), adam);
@@ -415,16 +393,12 @@ TEST_P(LibtorchMlpOnGpus, SyncBatchNormIsThatOfOneProcess) {
   torch::manual_seed(kSeed);
   Normalized alone;
   torch::optim::SGD sgd(alone.parameters(), torch::optim::SGDOptions(0.05));
-  const auto samples = models::make_samples(kRows);
-  const auto inputs = torch::tensor(samples.x).reshape({kRows, models::kInputs});
-  const auto labels = torch::tensor(samples.y);
-
   const auto net = session().replicate<Replica<Normalized>>(kSeed);
   const auto params = parameters(session(), net);
   auto step = train_step<sr::Sgd, normalized_loss>(session(), net, params);
   for (int i = 0; i < 10; ++i) {
     sgd.zero_grad();
-    const auto loss = models::mean_square(alone.forward(inputs), labels);
+    const auto loss = models::mean_square(alone.forward(inputs()), labels());
     loss.backward();
     sgd.step();
     EXPECT_NEAR(step(x(), y(), {.learning_rate = 0.05}) / loss.item<double>(), 1, 1e-5) << "step " << i;

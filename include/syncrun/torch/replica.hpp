@@ -280,13 +280,16 @@ class Replica {
   static constexpr auto kMemory =
       detail::kIsReplayed<decltype(kLoss), kBackward> ? detail::BodyMemory::of_graphs : detail::BodyMemory::lasting;
 
-  /// On a GPU, says once why steps run without a CUDA graph although the program has not turned graphs off.
+  /// On a GPU, says once why steps run without a CUDA graph although the program has not turned graphs off. It is a warning
+  /// unless an option of the program is the reason.
   template <auto kLoss, BackwardOptions kBackward, class Worker>
   void say_why_plain(Worker& worker) {
     if constexpr (std::is_same_v<Worker, CudaWorker> && kBackward.replay == Replay::if_possible &&
                   !detail::kIsReplayed<decltype(kLoss), kBackward>) {
       if (std::exchange(has_said_why_, true) || worker.rank() != 0) return;
-      worker.log(LogLevel::info,
+      constexpr bool kIsChosen =
+          kBackward.average == GradientAverage::during_backward || kBackward.check == FiniteCheck::gradients;
+      worker.log(kIsChosen ? LogLevel::info : LogLevel::warning,
                  std::string("steps run without a CUDA graph: ") + detail::why_not_replayed<kBackward>());
     }
   }

@@ -1,0 +1,36 @@
+#pragma once
+
+// A session on GPUs with the rows that Mlp learns.
+
+#include <cstdint>
+#include <optional>
+
+#include "tests/gpu/on_gpus.hpp"
+#include "tests/libtorch/models.hpp"
+
+namespace models {
+
+constexpr std::uint64_t kSeedOnGpus = 7;
+constexpr std::int64_t kRowsOnGpus = 64;
+
+class SamplesOnGpus : public gpu_test::OnGpus {
+ protected:
+  void SetUp() override {
+    OnGpus::SetUp();
+    if (IsSkipped()) return;
+    x_.emplace(session().data(samples_.x, sr::Shape{kRowsOnGpus, kInputs}));
+    y_.emplace(session().data(samples_.y, sr::Shape{kRowsOnGpus}));
+  }
+  const sr::Data<float, 2>& x() const { return *x_; }
+  const sr::Data<float, 1>& y() const { return *y_; }
+  /// The same rows in this process, on the CPU.
+  torch::Tensor inputs() const { return torch::tensor(samples_.x).reshape({kRowsOnGpus, kInputs}); }
+  torch::Tensor labels() const { return torch::tensor(samples_.y); }
+
+ private:
+  const Samples samples_ = make_samples(kRowsOnGpus);
+  std::optional<sr::Data<float, 2>> x_;
+  std::optional<sr::Data<float, 1>> y_;
+};
+
+}  // namespace models
