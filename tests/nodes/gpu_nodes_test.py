@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,16 +84,35 @@ class FakeGpus(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stdout + done.stderr, SILENT_NODE_1)
 
-    def test_a_link_that_dies_while_gpus_compute_is_named(self):
+    def strike(self, action, line, blow, pattern, limit):
+        """Lets `blow` happen to two hosts of their own after the program has printed a line, and expects a verdict."""
         with hosts.Hosts(2, keep=[options.build, Path(options.program).parent]) as pair:
             self.hosts, all_hosts = pair, self.hosts
             self.addCleanup(setattr, self, "hosts", all_hosts)
-            job = Job(self, ENGINES["openmpi"], ["cuda0,cuda1", "reduce"], nodes=2, syncrun=options.syncrun, program=options.program)
+            job = Job(self, ENGINES["openmpi"], ["cuda0,cuda1", action], nodes=2, syncrun=options.syncrun, program=options.program)
             self.addCleanup(job.kill)
-            job.await_line("all ranks reduce")
-            pair.set_link("n2", "down")
+            job.await_line(line)
+            time.sleep(0.3)
+            blow()
             began = time.monotonic()
-            self.assertLess(job.await_line(SILENT_NODE_1) - began, VERDICT_LIMIT_S, job.text)
+            self.assertLess(job.await_line(pattern) - began, limit, job.text)
+
+    def kill(self, name, which):
+        """Kills the agent (0) or a worker (from 1) of a host."""
+        os.kill(self.hosts.pids(name, options.program)[which], signal.SIGKILL)
+
+    def cut_link(self):
+        self.hosts.set_link("n2", "down")
+
+    def test_a_link_that_dies_while_gpus_compute_is_named(self):
+        self.strike("reduce", "all ranks reduce", self.cut_link, SILENT_NODE_1, VERDICT_LIMIT_S)
+
+    def test_losses_are_named_while_ranks_wait_for_a_late_one(self):
+        lost = r"rank 1 \(.*\) was lost in call 'reduce_gpu'.*killed by SIGKILL"
+        for blow, pattern, limit in ((lambda: self.kill("n1", 2), lost, 1), (lambda: self.kill("n2", 0), AGENT_OF_NODE_1, VERDICT_LIMIT_S),
+                                     (self.cut_link, SILENT_NODE_1, VERDICT_LIMIT_S)):  # fmt: skip
+            with self.subTest(pattern=pattern):
+                self.strike("late", "the last rank is late", blow, pattern, limit)
 
     def test_a_rank_that_dies_is_replaced(self):
         for rank in (0, 1, 3):
@@ -161,9 +181,10 @@ class TwoGpus(unittest.TestCase):
         self.assertRegex(done.stdout + done.stderr, AGENT_OF_NODE_1)
 
     def test_a_node_that_falls_silent_while_gpus_compute_is_named(self):
-        done = self.run_on_two_nodes("freeze-node")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stdout + done.stderr, SILENT_NODE_1)
+        for action in ("freeze-node", "late-and-freeze"):  # in collectives, and while a communicator is made
+            done = self.run_on_two_nodes(action)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stdout + done.stderr, SILENT_NODE_1)
 
     def test_an_interface_that_does_not_exist_is_named(self):
         done = self.run_on_two_nodes(NCCL_SOCKET_IFNAME="=nowhere7")

@@ -127,6 +127,15 @@ void reduce_for_seconds(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float,
   for (int i = 0; i < kReductions; ++i) comm.all_reduce(v, sr::Reduction::max);
 }
 
+/// Lets the last rank be late for the next call.
+void delay_last(sr::CudaWorker& worker, int last, Blow blow) {
+  if (worker.rank() != last) return;
+  std::printf("the last rank is late\n");
+  std::fflush(stdout);
+  ::sleep(blow == Blow::none ? 60 : 1);
+  if (blow == Blow::freeze) freeze_node();
+}
+
 /// Each rank has one row, which is its gradient.
 void gradient_of_row(sr::CudaWorker& worker, sr::Scattered<const float, 2> x, sr::Local<float, 1>,
                      sr::Local<float, 1> gradient) {
@@ -210,16 +219,21 @@ class Checks {
     }
   }
 
+  /// A row for each rank.
+  sr::Data<float, 2> rows_of_ranks(std::int64_t elements) {
+    std::vector<float> rows;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const auto row = varied(elements, static_cast<float>(rank + 1), 1);
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    return session_.data(rows, Shape{ranks_, elements});
+  }
+
   void steps() {
     constexpr std::int64_t kElements = 2'000'001;
     auto weights = session_.shared<float, 1>("weights");
     weights.broadcast(std::vector<float>(kElements, 1));
-    std::vector<float> rows;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      const auto row = varied(kElements, static_cast<float>(rank + 1), 1);
-      rows.insert(rows.end(), row.begin(), row.end());
-    }
-    const auto x = session_.data(rows, Shape{ranks_, kElements});
+    const auto x = rows_of_ranks(kElements);
     auto step = sr::train_step<sr::Sgd>(session_, gradient_of_row, weights, {.bucket_bytes = 4 << 20});
     for (int i = 0; i < 3; ++i) step(x, {.learning_rate = 0.25});
     const float first = 1 - 3 * 0.25F * sum_to(ranks_) / static_cast<float>(ranks_);
@@ -272,7 +286,19 @@ class Checks {
       for (const int rank : {0, ranks_ - 1})
         require(v.get(rank).to_vector() == varied(elements, times, times), "replayed calls");
     }
+    replayed_steps();
     std::printf("replays\n");
+  }
+
+  void replayed_steps() {
+    constexpr std::int64_t kElements = 2'000'001;
+    constexpr int kSteps = 8;
+    auto weights = session_.shared<float, 1>();
+    weights.broadcast(std::vector<float>(kElements, 1));
+    const auto x = rows_of_ranks(kElements);
+    auto step = sr::train_step<sr::Sgd>(session_, sr::replayable(gradient_of_row), weights, {.bucket_bytes = 4 << 20});
+    for (int i = 0; i < kSteps; ++i) step(x, {.learning_rate = 1.0 / kSteps});
+    require_near(weights, varied(kElements, 1 - sum_to(ranks_) / static_cast<float>(ranks_), -1), "replayed steps");
   }
 
   void mixed() {
@@ -406,6 +432,14 @@ class Checks {
     session_.function(reduce_for_seconds, "reduce_for_seconds")(v, blow);
   }
 
+  /// The other ranks wait in their first collective. Real GPUs make their communicator there.
+  void wait_for_the_last(Blow blow) {
+    auto v = session_.shared<float, 1>();
+    v.broadcast(std::vector<float>(1000, 1));
+    const auto late = session_.function(delay_last, "delay_last").async(ranks_ - 1, blow);
+    session_.function(reduce_gpu, "reduce_gpu")(v);
+  }
+
  private:
   sr::Session& session_;
   int ranks_;
@@ -418,6 +452,10 @@ int program(sr::Session& session, int argc, char** argv) {
     checks.die(std::stoi(argv[3]));
   } else if (action == "reduce") {
     checks.strike(Blow::none);
+  } else if (action == "late") {
+    checks.wait_for_the_last(Blow::none);
+  } else if (action == "late-and-freeze") {
+    checks.wait_for_the_last(Blow::freeze);
   } else if (action == "lose-agent") {
     checks.strike(Blow::kill_agent);
   } else if (action == "freeze-node") {

@@ -164,6 +164,30 @@ void divide_by_weights(sr::Session& session) {
   std::printf("mean %.17g\n", result.mean.value());
 }
 
+/// Measures ranks of all nodes, and asks for the memory of their devices.
+void measure_ranks(sr::Session& session) {
+  std::vector<double> values(1200);
+  std::iota(values.begin(), values.end(), 0.0);
+  const auto x = session.data(values, sr::Shape{1200, 1}, "x");
+  const auto f = session.function(means, "means");
+  const auto weights = session.balance(f, x);
+  std::printf("%d weights, sum %.3f\n", static_cast<int>(weights.size()),
+              std::accumulate(weights.begin(), weights.end(), 0.0));
+  const auto result = f(x);
+  const auto rows = result.rows.to_vector();
+  std::printf("%d rows, mean %.17g\n", static_cast<int>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})),
+              result.mean.value());
+  for (int rank = 0; rank < session.world_size(); ++rank) {
+    const auto value = session.value(std::vector<double>(1 << 17), sr::Shape{1 << 17}, session.device(rank));
+    const auto memory = session.memory(session.device(rank));
+    const bool has_value = std::ranges::any_of(
+        memory.arrays, [](const sr::ArrayInMemory& array) { return array.is_value && array.bytes == 1 << 20; });
+    std::printf(
+        "rank %d: %s\n", rank,
+        has_value && memory.free_bytes > 0 && memory.free_bytes < memory.total_bytes ? "a value of 1 MiB" : "no value");
+  }
+}
+
 /// Ten epochs of shuffled batches over an array that does not change.
 void run_epochs(sr::Session& session) {
   constexpr std::int64_t kRows = 4096, kWidth = 512, kBatch = 256;  // 16 MiB
@@ -221,6 +245,7 @@ int program(sr::Session& session, int argc, char** argv) {
   if (action == "calls") calls(session);
   else if (action == "input") print_input(session);
   else if (action == "weights") divide_by_weights(session);
+  else if (action == "measure") measure_ranks(session);
   else if (action == "epochs") run_epochs(session);
   else if (action == "profile") profile(session);
   else if (action == "exit") return static_cast<int>(number);
