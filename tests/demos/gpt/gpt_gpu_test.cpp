@@ -22,8 +22,7 @@ class GptOnGpus : public testing::TestWithParam<int> {
     if (GetParam() > present) GTEST_SKIP() << GetParam() << " GPUs wanted, " << present << " present";
   }
   static Words options() {
-    return {"--data",       short_text(), "--n-embd",    "32", "--block-size",   "32", "--batch-size",     "12",
-            "--eval-iters", "1",          "--max-iters", "20", "--warmup-iters", "2",  "--max-new-tokens", "0"};
+    return with(small(), {"--max-iters", "20", "--warmup-iters", "2", "--max-new-tokens", "0"});
   }
   static std::vector<double> losses(const Words& more = {}) {
     return losses_on(GetParam(), with(options(), more), Kind::cuda);
@@ -46,6 +45,11 @@ TEST_P(GptOnGpus, DropoutRunsWithoutAGraphAndIsTheSameAgain) {
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_THAT(result.errors, HasSubstr("runs without a CUDA graph"));
   EXPECT_EQ(losses_on(GetParam(), dropped, Kind::cuda), losses_on(GetParam(), dropped, Kind::cuda));
+}
+
+TEST_P(GptOnGpus, ContinuesWithTheSameBits) {
+  expect_resumes_equally(GetParam(), {}, Kind::cuda);
+  expect_resumes_equally(GetParam(), {"--dtype", "bfloat16", "--sharded", "--slices", "2"}, Kind::cuda);
 }
 
 TEST_P(GptOnGpus, ReplaysItsStepsAndWritesAText) {

@@ -1,7 +1,9 @@
 #include "tests/demos/gpt/gpt_run.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -71,6 +73,33 @@ std::string short_text() {
   }
   write_text(folder / "vocab.txt", text_of(std::filesystem::path(GPT_TOKENS) / "vocab.txt"));
   return folder.path().string();
+}
+
+Words small() {
+  return {"--data", short_text(), "--n-embd", "32", "--block-size", "32", "--batch-size", "12", "--eval-iters", "1"};
+}
+
+void expect_resumes_equally(int workers, const Words& more, Kind kind) {
+  const TemporaryFolder folder;
+  const Words options =
+      with(with(small(), {"--max-iters", "14", "--lr-decay-iters", "14", "--warmup-iters", "3", "--eval-interval", "4",
+                          "--max-new-tokens", "30", "--losses", folder.at("losses")}),
+           more);
+  const auto run = [&](const Words& rest) {
+    const CommandResult result = run_gpt_on(workers, with(options, rest), kind);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return std::pair(text_of(folder / "losses"), result.output);
+  };
+  const auto [whole, whole_output] = run({"--save", folder.at("whole.safetensors")});
+  const Words checkpoint{"--checkpoint", folder.at("run")};
+  const auto [first, first_output] = run(with(checkpoint, {"--max-iters", "8"}));
+  const auto [second, second_output] = run(with(checkpoint, {"--resume", "--save", folder.at("resumed.safetensors")}));
+  EXPECT_EQ(first + second, whole);
+  EXPECT_EQ(std::count(second.begin(), second.end(), '\n'), 6);
+  EXPECT_THAT(second_output, testing::HasSubstr("going on after step 8, from "));
+  EXPECT_EQ(sample_in(second_output), sample_in(whole_output));
+  EXPECT_EQ(text_of(folder / "resumed.safetensors"), text_of(folder / "whole.safetensors"));
+  EXPECT_FALSE(text_of(folder / "whole.safetensors").empty());
 }
 
 }  // namespace gpt::test

@@ -40,4 +40,10 @@ std::vector<std::uint16_t> built_tokens(const std::string& name);
 /// A folder with the beginnings of these files, for tests that do not have to learn much. It is removed at the end.
 std::string short_text();
 
+/// Options of a model that takes milliseconds per step, and short_text().
+Words small();
+
+/// Trains for 14 steps, and again for 8 and then the rest. Also compares the finished models and their texts.
+void expect_resumes_equally(int workers, const Words& more = {}, Kind kind = Kind::cpu);
+
 }  // namespace gpt::test
