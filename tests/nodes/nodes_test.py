@@ -166,15 +166,6 @@ class Starts(StartsOnHosts, OnHosts):
             self.assertEqual(job.finish(), 0, job.text)
             self.assertIn("100 100 200 200 300 300 mean 599.5\n", job.text + "\n")
 
-    def test_ranks_of_all_nodes_are_measured(self):
-        for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["measure"])
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertIn("6 weights, sum 1.000", job.text)
-            self.assertIn("1200 rows, mean 599.5\n", job.text)
-            for rank in range(6):
-                self.assertIn(f"rank {rank}: a value of 1 MiB", job.text)
-
     def test_static_data_crosses_once_and_then_only_indices(self):
         data, epochs, batches, indices = 16 << 20, 10, 16, 8 * 4096
         for engine in self.for_each_engine(("openmpi", "mpich")):

@@ -94,7 +94,7 @@ class Restarts(OnHosts):
 
     def submit(self, mpi, program, most=3):
         script = self.write(script_of_docs("scontrol requeue"), {
-            "--nodes=4": "--nodes=3", "--cpus-per-task=16": "--cpus-per-task=2", "--mpi=pmix": f"--mpi={mpi}", "-lt 3": f"-lt {most}",
+            "--nodes=4": "--nodes=3", "--cpus-per-task=9": "--cpus-per-task=2", "--mpi=pmix": f"--mpi={mpi}", "-lt 3": f"-lt {most}",
             " syncrun --nodes 4 -n 8 ": f" {nodes_test.options.syncrun} --nodes 3 -n 1 ", "./program": program})  # fmt: skip
         done = self.hosts.run("n1", ["sbatch", "--parsable", f"--output={self.output}", script])
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -50,3 +50,12 @@ class StartsOnHosts:
             self.assertRegex(job.text, r"nodes: 3, started by mpirun")
             self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
             self.assertIn("eth0 10.77.0.1", job.text)
+
+    def test_ranks_of_all_nodes_are_measured(self):
+        for engine in self.for_each_engine(("openmpi", "mpich")):
+            job = self.job(engine, ["measure"])
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertIn("6 weights, sum 1.000", job.text)
+            self.assertIn("1200 rows, mean 599.5\n", job.text)
+            for rank in range(6):
+                self.assertIn(f"rank {rank}: a value of 1 MiB", job.text)
