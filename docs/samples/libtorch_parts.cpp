@@ -1,7 +1,8 @@
-// Further parts of the page on LibTorch: numbers beside the loss, buffers, an optimizer of LibTorch, files, BatchNorm over
-// all ranks, bfloat16.
+// Further parts of the page on LibTorch: numbers beside the loss, values that change from step to step, buffers, an
+// optimizer of LibTorch, files, BatchNorm over all ranks, bfloat16.
 
 #include <cstdio>
+#include <memory>
 #include <syncrun/syncrun.hpp>
 #include <syncrun/torch.hpp>
 #include <vector>
@@ -35,27 +36,51 @@ lt::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<
 }
 // [/numbers]
 
+// [scalar]
+torch::Tensor penalized_loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> labels,
+                             sr::DeviceScalar<float> penalty) {
+  const auto scores = net.forward(lt::tensor(x));
+  const auto factor = lt::tensor(sr::ArrayView<const float, 1>(penalty.data(), sr::Shape{1}));
+  return torch::cross_entropy_loss(scores, lt::tensor(labels)) + factor * scores.square().mean();
+}
+// [/scalar]
+
 // [own]
 class Trainer {
  public:
-  explicit Trainer(double rate) : net_(std::make_shared<Net>()), adam_(net_->parameters(), rate) {}
+  Trainer(sr::CpuWorker& worker, double rate) : Trainer(worker, torch::kCPU, rate) {}
+  Trainer(sr::CudaWorker& worker, double rate) : Trainer(worker, torch::kCUDA, rate) {}
 
-  sr::Avg<double> step(sr::CpuWorker& worker, sr::Comm& comm, sr::Scattered<const float, 2> x,
+  template <class Worker>  // CpuWorker or CudaWorker
+  sr::Avg<double> step(Worker& worker, sr::Comm& comm, sr::Scattered<const float, 2> x,
                        sr::Scattered<const std::int64_t, 1> labels) {
     const lt::Guard guard(worker);
     return guard.run([&]() -> sr::Avg<double> {
-      adam_.zero_grad();
-      const auto value = torch::cross_entropy_loss(net_->forward(lt::tensor(x)), lt::tensor(labels));
-      value.backward();
+      adam_->zero_grad();
+      double loss = 0;
+      if (x.rows() != 0) {  // a rank without rows only takes part in average()
+        const auto value = torch::cross_entropy_loss(net_->forward(lt::tensor(x)), lt::tensor(labels));
+        value.backward();
+        loss = value.item<double>();
+      }
       lt::average(comm, *net_);
-      adam_.step();
-      return value.item<double>();
+      adam_->step();
+      return loss;
     });
   }
 
  private:
+  template <class Worker>
+  Trainer(Worker& worker, torch::Device device, double rate) {
+    const lt::Guard guard(worker);
+    torch::manual_seed(1);  // so that all ranks begin with the same parameters
+    net_ = std::make_shared<Net>();
+    net_->to(device);
+    adam_ = std::make_unique<torch::optim::Adam>(net_->parameters(), rate);
+  }
+
   std::shared_ptr<Net> net_;
-  torch::optim::Adam adam_;
+  std::unique_ptr<torch::optim::Adam> adam_;
 };
 // [/own]
 
@@ -104,8 +129,18 @@ void program(sr::Session& session) {
   // [/files]
   std::printf("%s\n", alone->last->weight.flatten()[0].item<float>() == params.get(0)[8] ? "equal" : "not equal");
 
+  // [scalar_use]
+  auto penalized = lt::train_step<sr::Adam, penalized_loss>(session, net, params);
+  const double at_first = penalized(x, labels, 0.1F, {.learning_rate = 0.01});
+  double at_last = at_first;
+  for (int i = 1; i < 50; ++i) at_last = penalized(x, labels, 0.1F / static_cast<float>(i), {.learning_rate = 0.01});
+  // [/scalar_use]
+  std::printf("with a penalty: %s\n", at_last < at_first ? "learns" : "does not learn");
+
+  // [own_use]
   const auto trainer = session.replicate<Trainer>(0.05);
-  const auto own = session.function(&Trainer::step, trainer);
+  const auto own = session.function(&Trainer::step<sr::CpuWorker>, &Trainer::step<sr::CudaWorker>, trainer);
+  // [/own_use]
   const double first = own(x, labels);
   double last = first;
   for (int i = 0; i < 50; ++i) last = own(x, labels);

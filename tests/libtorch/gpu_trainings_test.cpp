@@ -148,7 +148,8 @@ TEST_P(LibtorchTrainingOnGpus, SaysWhyItIsNotReplayedUnlessTheProgramSaidSo) {
   EXPECT_THAT(log_of(chosen), Not(HasSubstr("without a CUDA graph")));
   auto step = lt::train_step<sr::Adam, loss_and_numbers>(session(), net, params);
   const std::string log = log_of(step);
-  const std::string words = "steps run without a CUDA graph: the loss takes a value or a Comm&, or returns further numbers";
+  const std::string words =
+      "steps run without a CUDA graph: the loss takes a value or a Comm&, or returns further numbers";
   EXPECT_THAT(log, HasSubstr(words));
   EXPECT_EQ(log.find(words), log.rfind(words)) << "once is enough";
 }
