@@ -5,7 +5,10 @@
 // settings up to this one, where it is largest. "first_step_s" is the time from the start of the command until the first
 // step was made, if the variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
 //
-//   syncrun -n 2 bench_gpt_step --model gpt2 --rows 32,8 --mode replayed,plain
+// The modes: replayed (by a CUDA graph), plain (without one), during (without one, and the ranks average the gradient
+// during the backward pass).
+//
+//   syncrun -n 2 bench_gpt_step --model gpt2 --rows 32,8 --mode replayed,plain,during
 
 #include <getopt.h>
 
@@ -97,9 +100,20 @@ class Bench {
         net_(session.replicate<lt::Replica<gpt::Gpt>>(std::uint64_t{7}, config_)),
         params_(lt::parameters(session, net_)) {}
 
-  template <auto kLoss, lt::Replay kReplay>
+  template <auto kLoss>
   void measure(const std::string& mode) {
-    auto step = lt::train_step<sr::Adam, kLoss, lt::BackwardOptions{.replay = kReplay}>(session_, net_, params_);
+    if (mode == "during") return measure<kLoss, kDuring>(mode);
+    if (mode == "plain") return measure<kLoss, kPlain>(mode);
+    measure<kLoss, lt::BackwardOptions{}>(mode);
+  }
+
+ private:
+  static constexpr lt::BackwardOptions kPlain{.replay = lt::Replay::never};
+  static constexpr lt::BackwardOptions kDuring{.average = lt::GradientAverage::during_backward};
+
+  template <auto kLoss, lt::BackwardOptions kBackward>
+  void measure(const std::string& mode) {
+    auto step = lt::train_step<sr::Adam, kLoss, kBackward>(session_, net_, params_);
     for (const std::int64_t rows : options_.rows) {
       const sr::Adam rule{.learning_rate = 1e-3, .decoupled_weight_decay = 0.1};
       const sr::CallOptions call{.batch = rows * session_.world_size()};
@@ -123,7 +137,6 @@ class Bench {
     }
   }
 
- private:
   std::vector<std::int32_t> random_tokens() const {
     std::mt19937 random(1);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(most_rows_ * (config_.block_size + 1)));
@@ -151,14 +164,8 @@ class Bench {
 void run_bench(sr::Session& session, const Options& options) {
   Bench bench(session, options);
   for (const std::string& mode : options.modes) {
-    const bool is_replayed = mode == "replayed";
-    if (options.dtype == "bfloat16") {
-      if (is_replayed) bench.measure<mixed_loss, lt::Replay::if_possible>(mode);
-      else bench.measure<mixed_loss, lt::Replay::never>(mode);
-    } else {
-      if (is_replayed) bench.measure<full_loss, lt::Replay::if_possible>(mode);
-      else bench.measure<full_loss, lt::Replay::never>(mode);
-    }
+    if (options.dtype == "bfloat16") bench.measure<mixed_loss>(mode);
+    else bench.measure<full_loss>(mode);
   }
 }
 
@@ -170,7 +177,7 @@ int main(int argc, char** argv) {
   if (!options) {
     std::fprintf(stderr,
                  "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|medium|gpt2] [--rows ROWS_PER_DEVICE,...]\n"
-                 "                      [--mode replayed,plain] [--dtype float32|bfloat16] [--steps N]\n");
+                 "                      [--mode replayed,plain,during] [--dtype float32|bfloat16] [--steps N]\n");
     return 2;
   }
   return sr::run(argc, argv, [&](sr::Session& session) { run_bench(session, *options); });
