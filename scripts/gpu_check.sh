@@ -210,21 +210,21 @@ run_step() {
 
 failed=()
 untested=
+four='^nodes\.FourGpus$|cuda0_cuda1_cuda2_cuda3'  # tests that choose their GPUs, and choose four
 if [ "$with_tests" = ON ]; then
   for count in "${counts[@]}"; do
     run_step "on $count GPUs" run_gpu_tests "$count" "$count" "^Gpus/.*/$count\$" '^$'
   done
   run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
   if [ "$present" -ge 4 ]; then
-    run_step "on two nodes with two GPUs each" one_test_at_a_time nodes 4 '^nodes\.FourGpus$' '^$'
+    run_step "that choose four GPUs" one_test_at_a_time four 4 "$four" '^$'
   fi
   if [ -x "$root/build/cuda/tests/libtorch/libtorch_models" ]; then
     run_step "of models of LibTorch on CPU devices" run_tests cuda -R '^(Workers/)?(Libtorch|Gpt)' -LE gpu
   else
     untested="; NOT tested: models of LibTorch (python3 has no PyTorch)"
   fi
-  # None of the other tests requires more than two GPUs.
-  run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/|^nodes\.FourGpus$' -LE one_gpu
+  run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . "^Gpus/|$four" -LE one_gpu
   if [ "${#failed[@]}" = 0 ]; then
     say "Tests passed on ${counts[*]} GPUs$untested"
   else
