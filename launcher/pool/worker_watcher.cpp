@@ -52,6 +52,9 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
   request.standard_error = ends.error;
   request.leads_group = true;
   request.dies_first = true;
+  // On several nodes, the master and the agents carry what ranks exchange. Here they have no core of their own, so they
+  // must get one as soon as they wake.
+  request.waits_for_turn = place().nodes > 1 && !control_.header().spins;
   request.cores = std::move(placement.cores);
   if (device.kind == DeviceKind::cuda) {
     for (const auto& variable : nccl_variables(place().nodes)) request.environment.push_back(variable);

@@ -124,6 +124,10 @@ struct InChild : process::extend::handler {
     // Failure is allowed: the cores may have been taken from us since they were listed, and the kernel then chooses
     // others.
     if (!request->cores.empty()) static_cast<void>(::sched_setaffinity(0, sizeof(cores), &cores));
+    // A policy that the user has chosen stays.
+    const sched_param no_priority{};
+    if (request->waits_for_turn && ::sched_getscheduler(0) == SCHED_OTHER)
+      static_cast<void>(::sched_setscheduler(0, SCHED_BATCH, &no_priority));
     if (!oom_score.empty()) write_oom_score();
     if (!request->reads_input) {
       const int nothing = ::open("/dev/null", O_RDONLY);

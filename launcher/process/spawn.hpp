@@ -29,6 +29,8 @@ struct SpawnRequest {
   BrokenPipe broken_pipe = BrokenPipe::ends_it;
   /// If memory runs out, the kernel kills the child before this process, unless the child has much less memory.
   bool dies_first = false;
+  /// When the child wakes, it does not take the core of another process, but waits for its turn (SCHED_BATCH).
+  bool waits_for_turn = false;
   std::vector<int> cores;  ///< Cores that the child is bound to before exec. Empty: the same as here.
 };
 

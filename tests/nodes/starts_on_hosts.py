@@ -59,3 +59,15 @@ class StartsOnHosts:
             self.assertIn("1200 rows, mean 599.5\n", job.text)
             for rank in range(6):
                 self.assertIn(f"rank {rank}: a value of 1 MiB", job.text)
+
+    def test_workers_wait_for_their_turn_where_the_carriers_have_no_core(self):
+        cores = len(os.sched_getaffinity(0))
+        for workers, policy in ((cores, os.SCHED_BATCH), (max(1, cores - 1), os.SCHED_OTHER)):
+            job = self.job(ENGINES["openmpi"], ["body", "20"], nodes=2, workers=workers)
+            job.await_line("in the body")
+            for name in ("n1", "n2"):
+                carrier, *ranks = self.hosts.pids(name, self.options.program)
+                self.assertEqual(os.sched_getscheduler(carrier), os.SCHED_OTHER)
+                self.assertEqual([os.sched_getscheduler(rank) for rank in ranks], [policy] * workers)
+            job.kill()
+            self.check_nothing_left()
