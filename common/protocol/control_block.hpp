@@ -257,4 +257,14 @@ class ControlBlock {
   int world_size_ = 0;
 };
 
+/// Whether all ranks of this node are in the user's code. Then none of them waits for anything.
+inline bool all_compute_here(const ControlBlock& control) noexcept {
+  const NodePlace& here = control.header().place;
+  for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
+    const WorkerSlot& slot = control.worker(here.rank(local_rank));
+    if (phase_of(slot.progress.load(std::memory_order_relaxed)) != Phase::function) return false;
+  }
+  return true;
+}
+
 }  // namespace syncrun::detail

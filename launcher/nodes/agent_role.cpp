@@ -25,7 +25,7 @@ NodeGroup::Farewell AgentRole::serve() {
     } else if (Clock::now() - active_at < awake_for_) {
       yield_core();  // others may need the core
     } else if (session_) {
-      session_->sleep(group_.nap());
+      session_->sleep();
     } else {
       std::this_thread::sleep_for(group_.nap());
     }
@@ -101,6 +101,7 @@ void AgentRole::start(MessageReader& message) {
     make_log_folder(start_->settings);
     auto pool = std::make_unique<LocalPool>(start_->settings, start_->place, start_->segment_bytes);
     awake_for_ = WaitPolicy::for_nodes(start_->place.local_size + 1, usable_cores()).awake_for;
+    group_.note_full(!pool->control().header().spins);
     session_ = std::make_unique<NodeSession>(group_, *start_, std::move(pool));
   } catch (const Error& error) {
     report_failure(0, error);

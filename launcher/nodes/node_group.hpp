@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/os/waited_time.hpp"
+#include "common/protocol/control_block.hpp"
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/relay.hpp"
 #include "launcher/nodes/transport.hpp"
@@ -119,9 +120,11 @@ class NodeGroup {
   void set_verdict(std::string verdict);
   /// Sends messages and bulk to other nodes. Nothing is received from it: the listener gets that.
   Mailbox& post() noexcept { return post_; }
+  /// Whether somebody on this node may wait for a message. Otherwise messages may lie for a while.
+  enum class Need { likely, none };
   /// How long the caller may sleep before its next progress(): short if messages came or went a short time ago, or if bulk
-  /// is leaving.
-  std::chrono::nanoseconds nap();
+  /// is leaving. Longer without need, on nodes whose workers lose the time of each look.
+  std::chrono::nanoseconds nap(Need need = Need::likely);
   /// Whether the workers of this node need all of its cores.
   void note_full(bool is_full) noexcept { is_full_.store(is_full, std::memory_order_relaxed); }
   /// The time since the last message, or since the listener has done something for its workers.
@@ -221,5 +224,10 @@ class NodeGroup {
   bool is_over_ = false;
   std::thread pulse_;
 };
+
+/// Ranks that compute need no message until they return or meet others. They ring then.
+inline NodeGroup::Need need_of(const ControlBlock& control) noexcept {
+  return all_compute_here(control) ? NodeGroup::Need::none : NodeGroup::Need::likely;
+}
 
 }  // namespace syncrun::detail

@@ -239,8 +239,9 @@ bool NodeSession::report_end(int local_rank) {
   return true;
 }
 
-void NodeSession::sleep(std::chrono::nanoseconds limit) noexcept {
+void NodeSession::sleep() {
   if (commands_.awaits_rows()) return yield_core();
+  const std::chrono::nanoseconds limit = group_.nap(need_of(pool_->control()));
   Doorbell& bell = pool_->control().header().to_master;
   const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
   bell.sleepers.fetch_add(1, std::memory_order_seq_cst);

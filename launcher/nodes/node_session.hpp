@@ -41,8 +41,8 @@ class NodeSession {
   bool awaits_rows() const noexcept { return commands_.awaits_rows(); }
   /// Lets rows arrive. True once none are under way.
   bool has_all_rows() { return commands_.has_all_rows(); }
-  /// Sleeps until a worker has something to report, for at most `limit`.
-  void sleep(std::chrono::nanoseconds limit) noexcept;
+  /// Sleeps until a worker has something to report, or until it is time to look for messages again.
+  void sleep();
 
  private:
   /// What the master knows of a worker.

@@ -37,7 +37,7 @@ class NodesPool final : public LocalPool, private NodeListener {
   /// The master also carries what its ranks exchange with other nodes, and a sleep would delay that. So it does not sleep
   /// while messages come and go. An agent does the same.
   std::chrono::nanoseconds longest_nap() override {
-    return group_.quiet() < awake_for_ ? std::chrono::nanoseconds(0) : group_.nap();
+    return group_.quiet() < awake_for_ ? std::chrono::nanoseconds(0) : group_.nap(need_of(control()));
   }
   void start() override;
   void expect_ends() noexcept override;

@@ -86,6 +86,18 @@ TEST_F(Group, IsQuietUntilAMessageComes) {
   EXPECT_TRUE(until(is_quiet));
 }
 
+TEST_F(Group, NapsLongerIfTheWorkersNeedAllCoresAndNobodyNeedsAMessage) {
+  NodeGroup& agent = *groups[1];
+  ASSERT_TRUE(until([&] { return agent.quiet() > Milliseconds(40); }));
+  const auto nap = agent.nap();
+  EXPECT_LT(nap, Milliseconds(4));
+  EXPECT_GT(nap, Milliseconds(1));
+  EXPECT_LT(agent.nap(NodeGroup::Need::none), Milliseconds(4)) << "there is a core for the agent";
+  agent.note_full(true);
+  EXPECT_EQ(agent.nap(NodeGroup::Need::none), Milliseconds(4));
+  EXPECT_LT(agent.nap(), Milliseconds(4));
+}
+
 TEST_F(Group, LosesASilentNode) {
   groups[0]->set_names({"a", "b", "c"});
   groups[0]->listen(&notes);
