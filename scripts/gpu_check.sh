@@ -218,11 +218,13 @@ if [ "$with_tests" = ON ]; then
   run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
   if [ "$present" -ge 4 ]; then
     run_step "that choose four GPUs" one_test_at_a_time four 4 "$four" '^$'
+  else
+    untested+="; NOT tested: what requires four GPUs"
   fi
   if [ -x "$root/build/cuda/tests/libtorch/libtorch_models" ]; then
     run_step "of models of LibTorch on CPU devices" run_tests cuda -R '^(Workers/)?(Libtorch|Gpt)' -LE gpu
   else
-    untested="; NOT tested: models of LibTorch (python3 has no PyTorch)"
+    untested+="; NOT tested: models of LibTorch (build/cuda was built without them)"
   fi
   run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . "^Gpus/|$four" -LE one_gpu
   if [ "${#failed[@]}" = 0 ]; then

@@ -20,7 +20,7 @@ struct ShortNaps {
   WorkerPool& pool;
   bool is_over(Clock::time_point now) const { return limits.is_over(now); }
   Clock::duration nap(Clock::duration longest) const {
-    return limits.nap(std::min<Clock::duration>(longest, pool.longest_nap()));
+    return limits.nap(std::min<Clock::duration>(longest, pool.longest_nap(WorkerPool::Awaited::call)));
   }
 };
 

@@ -56,7 +56,7 @@ struct NapsOfNodes {
   WorkerPool& pool;
   bool is_over(Clock::time_point now) { return limit.is_over(now); }
   Clock::duration nap(Clock::duration longest) const {
-    return limit.nap(std::min<Clock::duration>(longest, pool.longest_nap()));
+    return limit.nap(std::min<Clock::duration>(longest, pool.longest_nap(WorkerPool::Awaited::batch)));
   }
 };
 

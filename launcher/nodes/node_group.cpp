@@ -9,9 +9,9 @@ namespace syncrun::detail {
 
 namespace {
 
-// How much longer a wait may become through the sleeps of the waiter: one part in so many.
+// A nap is at most this part of the time that the waiter has waited so far.
 constexpr int kNapPart = 32;
-// The same if nobody here needs a message, and the workers compute on all cores. A look takes 12 us of a core.
+// The same if no rank here needs a message, and the workers compute on all cores. A look takes 12 us of a core.
 constexpr int kNapPartWithoutNeed = 8;
 constexpr std::chrono::microseconds kShortestNap{50};
 constexpr Milliseconds kLongestNap{4};

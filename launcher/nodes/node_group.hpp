@@ -120,10 +120,10 @@ class NodeGroup {
   void set_verdict(std::string verdict);
   /// Sends messages and bulk to other nodes. Nothing is received from it: the listener gets that.
   Mailbox& post() noexcept { return post_; }
-  /// Whether somebody on this node may wait for a message. Otherwise messages may lie for a while.
+  /// Whether a rank of this node may wait for a message. Otherwise messages may be handled later.
   enum class Need { likely, none };
   /// How long the caller may sleep before its next progress(): short if messages came or went a short time ago, or if bulk
-  /// is leaving. Longer without need, on nodes whose workers lose the time of each look.
+  /// is leaving. If there is no need, and each look takes time of the workers, it is longer.
   std::chrono::nanoseconds nap(Need need = Need::likely);
   /// Whether the workers of this node need all of its cores.
   void note_full(bool is_full) noexcept { is_full_.store(is_full, std::memory_order_relaxed); }
@@ -225,7 +225,8 @@ class NodeGroup {
   std::thread pulse_;
 };
 
-/// Ranks that compute need no message until they return or meet others. They ring then.
+/// Ranks that compute need no message until they return or meet others. They ring then. If the program waits for a call on
+/// other nodes only, while all ranks here compute, it may hear of the end a little later.
 inline NodeGroup::Need need_of(const ControlBlock& control) noexcept {
   return all_compute_here(control) ? NodeGroup::Need::none : NodeGroup::Need::likely;
 }

@@ -36,8 +36,9 @@ class NodesPool final : public LocalPool, private NodeListener {
   void progress() override { group_.progress(); }
   /// The master also carries what its ranks exchange with other nodes, and a sleep would delay that. So it does not sleep
   /// while messages come and go. An agent does the same.
-  std::chrono::nanoseconds longest_nap() override {
-    return group_.quiet() < awake_for_ ? std::chrono::nanoseconds(0) : group_.nap(need_of(control()));
+  std::chrono::nanoseconds longest_nap(Awaited awaited) override {
+    if (group_.quiet() < awake_for_) return std::chrono::nanoseconds(0);
+    return group_.nap(awaited == Awaited::call ? need_of(control()) : NodeGroup::Need::likely);
   }
   void start() override;
   void expect_ends() noexcept override;

@@ -49,8 +49,10 @@ class WorkerPool {
   virtual RemoteQueues* other_queues() noexcept { return nullptr; }
   /// Handles what has come from other machines.
   virtual void progress() {}
+  /// What the program waits for.
+  enum class Awaited { call, batch };
   /// How long a thread that waits may sleep before it calls progress() again.
-  virtual std::chrono::nanoseconds longest_nap() { return kLap; }
+  virtual std::chrono::nanoseconds longest_nap(Awaited /*awaited*/) { return kLap; }
 
   /// Starts all workers. Throws Error (system, timeout) if one cannot be started.
   virtual void start() = 0;

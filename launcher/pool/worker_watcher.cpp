@@ -52,8 +52,8 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
   request.standard_error = ends.error;
   request.leads_group = true;
   request.dies_first = true;
-  // On several nodes, the master and the agents carry what ranks exchange. Here they have no core of their own, so they
-  // must get one as soon as they wake.
+  // On several nodes, the master and the agents carry what ranks exchange. If they have no core of their own, a worker that
+  // wakes could take the core of a carrier that still serves others.
   request.waits_for_turn = place().nodes > 1 && !control_.header().spins;
   request.cores = std::move(placement.cores);
   if (device.kind == DeviceKind::cuda) {

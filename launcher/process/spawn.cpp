@@ -124,7 +124,7 @@ struct InChild : process::extend::handler {
     // Failure is allowed: the cores may have been taken from us since they were listed, and the kernel then chooses
     // others.
     if (!request->cores.empty()) static_cast<void>(::sched_setaffinity(0, sizeof(cores), &cores));
-    // A policy that the user has chosen stays.
+    // A policy that the user has chosen stays. Failure is allowed: the child is only less considerate then.
     const sched_param no_priority{};
     if (request->waits_for_turn && ::sched_getscheduler(0) == SCHED_OTHER)
       static_cast<void>(::sched_setscheduler(0, SCHED_BATCH, &no_priority));

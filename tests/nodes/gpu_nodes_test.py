@@ -86,19 +86,20 @@ class FakeGpus(unittest.TestCase):
 
     def strike(self, action, line, blow, pattern, limit):
         """Lets `blow` happen to two hosts of their own after the program has printed a line, and expects a verdict."""
-        with hosts.Hosts(2, keep=[options.build, Path(options.program).parent]) as pair:
-            self.hosts, all_hosts = pair, self.hosts
-            self.addCleanup(setattr, self, "hosts", all_hosts)
-            job = Job(self, ENGINES["openmpi"], ["cuda0,cuda1", action], nodes=2, syncrun=options.syncrun, program=options.program)
-            self.addCleanup(job.kill)
-            job.await_line(line)
-            time.sleep(0.3)
-            blow()
-            began = time.monotonic()
-            self.assertLess(job.await_line(pattern) - began, limit, job.text)
+        all_hosts = self.hosts
+        try:
+            with hosts.Hosts(2, keep=[options.build, Path(options.program).parent]) as self.hosts:
+                job = Job(self, ENGINES["openmpi"], ["cuda0,cuda1", action], nodes=2, syncrun=options.syncrun, program=options.program)
+                self.addCleanup(job.kill)
+                job.await_line(line)
+                blow()
+                began = time.monotonic()
+                self.assertLess(job.await_line(pattern) - began, limit, job.text)
+        finally:
+            self.hosts = all_hosts
 
     def kill(self, name, which):
-        """Kills the agent (0) or a worker (from 1) of a host."""
+        """Kills the master or the agent of a host (0), or one of its workers (from 1)."""
         os.kill(self.hosts.pids(name, options.program)[which], signal.SIGKILL)
 
     def cut_link(self):
@@ -112,7 +113,7 @@ class FakeGpus(unittest.TestCase):
         for blow, pattern, limit in ((lambda: self.kill("n1", 2), lost, 1), (lambda: self.kill("n2", 0), AGENT_OF_NODE_1, VERDICT_LIMIT_S),
                                      (self.cut_link, SILENT_NODE_1, VERDICT_LIMIT_S)):  # fmt: skip
             with self.subTest(pattern=pattern):
-                self.strike("late", "the last rank is late", blow, pattern, limit)
+                self.strike("late", "the others wait for it", blow, pattern, limit)
 
     def test_a_rank_that_dies_is_replaced(self):
         for rank in (0, 1, 3):

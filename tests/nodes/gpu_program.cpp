@@ -10,10 +10,12 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace node_test {
@@ -104,13 +106,17 @@ enum class Blow {
   freeze  ///< stops the agent and all workers. Other nodes cannot tell this from a dead link
 };
 
-/// The other workers are children of the agent too.
-void freeze_node() {
-  const std::string agent = std::to_string(::getppid());
-  std::ifstream children("/proc/" + agent + "/task/" + agent + "/children");
-  for (pid_t pid = 0; children >> pid;) {
-    if (pid != ::getpid()) ::kill(pid, SIGSTOP);
+/// The other workers are children of the agent too, of one of its threads.
+void freeze_node(int other_workers) {
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/" + std::to_string(::getppid()) + "/task")) {
+    std::ifstream children(thread.path() / "children");
+    for (pid_t pid = 0; children >> pid;) {
+      if (pid == ::getpid()) continue;
+      ::kill(pid, SIGSTOP);
+      --other_workers;
+    }
   }
+  require(other_workers <= 0, "the other workers of the node");
   ::kill(::getppid(), SIGSTOP);
   std::raise(SIGSTOP);
 }
@@ -122,7 +128,7 @@ void reduce_for_seconds(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float,
     std::printf("all ranks reduce\n");
     std::fflush(stdout);
     if (blow == Blow::kill_agent) ::kill(::getppid(), SIGKILL);
-    if (blow == Blow::freeze) freeze_node();
+    if (blow == Blow::freeze) freeze_node(worker.local_world_size() - 1);
   }
   for (int i = 0; i < kReductions; ++i) comm.all_reduce(v, sr::Reduction::max);
 }
@@ -132,8 +138,8 @@ void delay_last(sr::CudaWorker& worker, int last, Blow blow) {
   if (worker.rank() != last) return;
   std::printf("the last rank is late\n");
   std::fflush(stdout);
-  ::sleep(blow == Blow::none ? 60 : 1);
-  if (blow == Blow::freeze) freeze_node();
+  ::sleep(blow == Blow::none ? 60 : 2);
+  if (blow == Blow::freeze) freeze_node(worker.local_world_size() - 1);
 }
 
 /// Each rank has one row, which is its gradient.
@@ -437,7 +443,11 @@ class Checks {
     auto v = session_.shared<float, 1>();
     v.broadcast(std::vector<float>(1000, 1));
     const auto late = session_.function(delay_last, "delay_last").async(ranks_ - 1, blow);
-    session_.function(reduce_gpu, "reduce_gpu")(v);
+    auto waiting = session_.function(reduce_gpu, "reduce_gpu").async(v);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    std::printf("the others wait for it\n");
+    std::fflush(stdout);
+    waiting.get();
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -286,9 +287,9 @@ class Replica {
   void say_why_plain(Worker& worker) {
     if constexpr (std::is_same_v<Worker, CudaWorker> && kBackward.replay == Replay::if_possible &&
                   !detail::kIsReplayed<decltype(kLoss), kBackward>) {
-      if (std::exchange(has_said_why_, true) || worker.rank() != 0) return;
       constexpr bool kIsChosen =
           kBackward.average == GradientAverage::during_backward || kBackward.check == FiniteCheck::gradients;
+      if (std::exchange(has_said_why_[kIsChosen ? 0 : 1], true) || worker.rank() != 0) return;
       worker.log(kIsChosen ? LogLevel::info : LogLevel::warning,
                  std::string("steps run without a CUDA graph: ") + detail::why_not_replayed<kBackward>());
     }
@@ -327,7 +328,7 @@ class Replica {
 
   detail::KeptModule<Net> kept_;
   detail::BoundModule bound_;
-  bool has_said_why_ = false;
+  std::array<bool, 2> has_said_why_{};  // that it is an option; that it is the loss
 };
 
 }  // namespace syncrun::libtorch

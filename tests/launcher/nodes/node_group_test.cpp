@@ -88,14 +88,17 @@ TEST_F(Group, IsQuietUntilAMessageComes) {
 
 TEST_F(Group, NapsLongerIfTheWorkersNeedAllCoresAndNobodyNeedsAMessage) {
   NodeGroup& agent = *groups[1];
-  ASSERT_TRUE(until([&] { return agent.quiet() > Milliseconds(40); }));
-  const auto nap = agent.nap();
-  EXPECT_LT(nap, Milliseconds(4));
-  EXPECT_GT(nap, Milliseconds(1));
-  EXPECT_LT(agent.nap(NodeGroup::Need::none), Milliseconds(4)) << "there is a core for the agent";
+  ASSERT_TRUE(until([&] { return agent.quiet() > Milliseconds(20); }));
+  // Time passes between two calls, so the later one would return more if nothing else mattered.
+  const auto need = agent.nap();
+  const auto spare_core = agent.nap(NodeGroup::Need::none);
   agent.note_full(true);
-  EXPECT_EQ(agent.nap(NodeGroup::Need::none), Milliseconds(4));
-  EXPECT_LT(agent.nap(), Milliseconds(4));
+  const auto none = agent.nap(NodeGroup::Need::none);
+  EXPECT_GE(none, Milliseconds(2)) << "an eighth of the time";
+  if (agent.quiet() > Milliseconds(60)) GTEST_SKIP() << "this machine has stopped the test meanwhile";
+  EXPECT_LT(need, Milliseconds(2));
+  EXPECT_LT(spare_core, Milliseconds(2)) << "there is a core for the agent";
+  EXPECT_LT(agent.nap(), Milliseconds(2)) << "full, but with a need";
 }
 
 TEST_F(Group, LosesASilentNode) {
