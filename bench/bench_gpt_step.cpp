@@ -66,6 +66,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
     else if (chosen == 'r') options.rows = benchmark_steps::numbers(optarg);
     else return std::nullopt;
   }
+  for (const std::string& mode : options.modes) {
+    if (mode != "replayed" && mode != "plain" && mode != "during") return std::nullopt;
+  }
   return options;
 }
 

@@ -26,6 +26,15 @@ class SamplesOnGpus : public gpu_test::OnGpus {
   /// The same rows in this process, on the CPU.
   torch::Tensor inputs() const { return torch::tensor(samples_.x).reshape({kRowsOnGpus, kInputs}); }
   torch::Tensor labels() const { return torch::tensor(samples_.y); }
+  /// A training step of `net` in this process. Returns the loss.
+  template <class Net>
+  double take_serial_step(Net& net, torch::optim::Optimizer& optimizer) const {
+    optimizer.zero_grad();
+    const auto loss = mean_square(net.forward(inputs()), labels());
+    loss.backward();
+    optimizer.step();
+    return loss.template item<double>();
+  }
 
  private:
   const Samples samples_ = make_samples(kRowsOnGpus);

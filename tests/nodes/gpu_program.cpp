@@ -136,8 +136,6 @@ void reduce_for_seconds(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float,
 /// Lets the last rank be late for the next call.
 void delay_last(sr::CudaWorker& worker, int last, Blow blow) {
   if (worker.rank() != last) return;
-  std::printf("the last rank is late\n");
-  std::fflush(stdout);
   ::sleep(blow == Blow::none ? 60 : 2);
   if (blow == Blow::freeze) freeze_node(worker.local_world_size() - 1);
 }
