@@ -7,8 +7,11 @@
 # --groups 1, one test runs after the other.
 #
 #   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--groups N]
-#                        [--tests-per-gpu N] [--sanitizer] [--no-build] [-- options of bench/run_gpu.py]
+#                        [--steps NAME,NAME] [--tests-per-gpu N] [--sanitizer] [--no-build]
+#                        [-- options of bench/run_gpu.py]
 #
+# --steps runs only these steps of the tests, for a machine that is lent for minutes: devices (tests for a number of
+# GPUs), kernels, four, libtorch and others. The steps of several runs together are the whole check.
 # --tests-per-gpu runs several tests on each GPU at the same time (default: 1), because starting takes longer than
 # computing. Tests that fail then run once more, one after the other.
 # --no-build takes the programs in build/cuda as they are. With it, GPUs are not occupied during a build: build on a
@@ -43,6 +46,8 @@ with_bench=ON
 sanitizer=
 with_build=ON
 most_groups=8
+all_steps=devices,kernels,four,libtorch,others
+steps=$all_steps
 tests_per_gpu=1
 counts=()
 bench_options=()
@@ -68,6 +73,11 @@ while [ $# -gt 0 ]; do
       most_groups=$2
       shift
       ;;
+    --steps)
+      [[ ${2:-} =~ ^[a-z]+(,[a-z]+)*$ ]] || refuse "--steps: expected names out of $all_steps"
+      steps=$2
+      shift
+      ;;
     --tests-per-gpu)
       [[ ${2:-} =~ ^[1-9]$ ]] || refuse "--tests-per-gpu: expected a number from 1 to 9"
       tests_per_gpu=$2
@@ -83,6 +93,9 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ "$with_tests$with_bench" != OFFOFF ] || refuse "--tests-only and --bench-only leave nothing to do"
+for step in ${steps//,/ }; do
+  [[ ,$all_steps, == *,$step,* ]] || refuse "--steps: expected names out of $all_steps, got $step"
+done
 [ -z "$sanitizer" ] || command -v "$sanitizer" >/dev/null || refuse "compute-sanitizer is not on PATH (it is part of CUDA)"
 
 present=$(present_gpus)
@@ -195,6 +208,11 @@ one_test_at_a_time() {
   tests_per_gpu=1 run_gpu_tests "$@"
 }
 
+# chosen NAME: succeeds if --steps names this step, or is not given.
+chosen() {
+  [[ ,$steps, == *,$1,* ]]
+}
+
 # run_step NAME COMMAND...: adds NAME to `failed` if the command fails. There is no `if` on the command itself, because
 # `set -e` would then have no effect in a function.
 run_step() {
@@ -212,21 +230,28 @@ failed=()
 untested=
 four='^nodes\.FourGpus$|cuda0_cuda1_cuda2_cuda3'  # tests that choose their GPUs, and choose four
 if [ "$with_tests" = ON ]; then
-  for count in "${counts[@]}"; do
-    run_step "on $count GPUs" run_gpu_tests "$count" "$count" "^Gpus/.*/$count\$" '^$'
-  done
-  run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
-  if [ "$present" -ge 4 ]; then
-    run_step "that choose four GPUs" one_test_at_a_time four 4 "$four" '^$'
-  else
+  [ "$steps" = "$all_steps" ] || untested="; ran only the steps $steps"
+  if chosen devices; then
+    for count in "${counts[@]}"; do
+      run_step "on $count GPUs" run_gpu_tests "$count" "$count" "^Gpus/.*/$count\$" '^$'
+    done
+  fi
+  if chosen kernels; then
+    run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
+  fi
+  if [ "$present" -lt 4 ]; then
     untested+="; NOT tested: what requires four GPUs"
+  elif chosen four; then
+    run_step "that choose four GPUs" one_test_at_a_time four 4 "$four" '^$'
   fi
-  if [ -x "$root/build/cuda/tests/libtorch/libtorch_models" ]; then
-    run_step "of models of LibTorch on CPU devices" run_tests cuda -R '^(Workers/)?(Libtorch|Gpt)' -LE gpu
-  else
+  if [ ! -x "$root/build/cuda/tests/libtorch/libtorch_models" ]; then
     untested+="; NOT tested: models of LibTorch (build/cuda was built without them)"
+  elif chosen libtorch; then
+    run_step "of models of LibTorch on CPU devices" run_tests cuda -R '^(Workers/)?(Libtorch|Gpt)' -LE gpu
   fi
-  run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . "^Gpus/|$four" -LE one_gpu
+  if chosen others; then
+    run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . "^Gpus/|$four" -LE one_gpu
+  fi
   if [ "${#failed[@]}" = 0 ]; then
     say "Tests passed on ${counts[*]} GPUs$untested"
   else
