@@ -41,7 +41,7 @@ class CrossEntropy : public ::torch::autograd::Function<CrossEntropy> {
                                  const ::torch::Tensor& targets, std::int64_t ignore_index) {
     const auto rows = scores.contiguous();
     const auto wanted = targets.contiguous();
-    auto [loss, sums, count] = detail::cuda_part().cross_entropy(rows, wanted, ignore_index);
+    auto [loss, sums, count] = detail::cuda_part().operations().cross_entropy(rows, wanted, ignore_index);
     context->save_for_backward({rows, wanted, sums, count});
     context->saved_data["ignore_index"] = ignore_index;
     return loss;
@@ -52,8 +52,8 @@ class CrossEntropy : public ::torch::autograd::Function<CrossEntropy> {
     if (::torch::GradMode::is_enabled()) refuse("second derivatives are not supported (create_graph)");
     if (!gradients[0].defined()) return {{}, {}, {}};
     const auto saved = context->get_saved_variables();
-    return {detail::cuda_part().cross_entropy_gradient(saved[0], saved[1], {gradients[0], saved[2], saved[3]},
-                                                       context->saved_data["ignore_index"].toInt()),
+    return {detail::cuda_part().operations().cross_entropy_gradient(
+                saved[0], saved[1], {gradients[0], saved[2], saved[3]}, context->saved_data["ignore_index"].toInt()),
             {},
             {}};
   }

@@ -5,9 +5,9 @@
 
 #include <torch/torch.h>
 
-#include <cstdint>
 #include <memory>
 
+#include "libtorch/gpu_operations.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 
 struct CUstream_st;
@@ -22,14 +22,6 @@ class CudaScope {
   CudaScope(const CudaScope&) = delete;
   CudaScope& operator=(const CudaScope&) = delete;
   virtual ~CudaScope() = default;
-};
-
-/// What cross_entropy() computes on a GPU: scalars but for `sums`, which has two numbers for each row. For its gradient,
-/// `loss` is the gradient of the loss.
-struct CrossEntropyParts {
-  ::torch::Tensor loss;
-  ::torch::Tensor sums;
-  ::torch::Tensor count;
 };
 
 class CudaPart {
@@ -58,12 +50,7 @@ class CudaPart {
     CudaPart* part_;
   };
   virtual void note_waiting(bool waits) noexcept = 0;
-  /// See cross_entropy(). The tensors are contiguous and on one GPU, and there is a
-  /// target. Throws Error (cuda).
-  virtual CrossEntropyParts cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
-                                          std::int64_t ignore_index) = 0;
-  virtual ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
-                                                 const CrossEntropyParts& parts, std::int64_t ignore_index) = 0;
+  virtual GpuOperations& operations() = 0;
   /// Called before all others. Throws Error (usage) unless the process has one copy of each CUDA library, and a cuDNN
   /// and an NCCL that LibTorch can use.
   virtual void start() = 0;

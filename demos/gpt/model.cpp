@@ -14,9 +14,12 @@ torch::nn::LayerNorm layer_norm(const ModelConfig& config) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.n_embd}));
 }
 
-/// A layer as one operation. torch::nn::Linear adds its bias in a second one if its input has three dimensions.
-torch::Tensor linear(const torch::nn::Linear& layer, const torch::Tensor& x) {
-  return torch::linear(x, layer->weight, layer->bias);
+// The modules hold the parameters. Syncrun's functions compute the same as their forward(), faster on a GPU.
+torch::Tensor product(const torch::nn::Linear& layer, const torch::Tensor& x) {
+  return syncrun::libtorch::linear(x, layer->weight, layer->bias);
+}
+torch::Tensor normalized(const torch::nn::LayerNorm& norm, const torch::Tensor& x) {
+  return syncrun::libtorch::layer_norm(x, norm->weight, norm->bias, norm->options.eps());
 }
 
 torch::Tensor drop(const torch::Tensor& x, double dropout, bool is_training) {
@@ -54,12 +57,12 @@ torch::Tensor CausalSelfAttention::forward(const torch::Tensor& x) {
   const std::int64_t rows = x.size(0);
   const std::int64_t time = x.size(1);
   const std::int64_t width = x.size(2);
-  const auto parts = linear(c_attn_, x).split(width, 2);
+  const auto parts = product(c_attn_, x).split(width, 2);
   const auto by_head = [&](std::size_t i) {
     return parts[i].view({rows, time, n_head_, width / n_head_}).transpose(1, 2);
   };
   const auto mixed = attend(by_head(0), by_head(1), by_head(2)).transpose(1, 2).reshape({rows, time, width});
-  return drop(linear(c_proj_, mixed), dropout_, is_training());
+  return drop(product(c_proj_, mixed), dropout_, is_training());
 }
 
 Mlp::Mlp(const ModelConfig& config)
@@ -69,7 +72,7 @@ Mlp::Mlp(const ModelConfig& config)
 }
 
 torch::Tensor Mlp::forward(const torch::Tensor& x) {
-  return drop(linear(c_proj_, torch::gelu(linear(c_fc_, x), "tanh")), dropout_, is_training());
+  return drop(product(c_proj_, torch::gelu(product(c_fc_, x), "tanh")), dropout_, is_training());
 }
 
 Block::Block(const ModelConfig& config)
@@ -84,8 +87,8 @@ Block::Block(const ModelConfig& config)
 }
 
 torch::Tensor Block::forward(const torch::Tensor& x) {
-  const auto y = x + attn_->forward(ln_1_(x));
-  return y + mlp_->forward(ln_2_(y));
+  const auto y = x + attn_->forward(normalized(ln_1_, x));
+  return y + mlp_->forward(normalized(ln_2_, y));
 }
 
 Gpt::Gpt(const ModelConfig& config)
@@ -117,15 +120,17 @@ void Gpt::set_initial_values() {
 
 torch::Tensor Gpt::embed(const torch::Tensor& tokens) {
   const auto positions = torch::arange(tokens.size(1), tokens.options());
-  auto x = drop(wte_(tokens) + wpe_(positions), config_.dropout, is_training());
+  auto x = drop(syncrun::libtorch::embedding(tokens, wte_->weight) + wpe_(positions), config_.dropout, is_training());
   for (const auto& block : h_) x = block->forward(x);
-  return ln_f_(x);
+  return normalized(ln_f_, x);
 }
 
-torch::Tensor Gpt::forward(const torch::Tensor& tokens) { return torch::linear(embed(tokens), wte_->weight); }
+torch::Tensor Gpt::forward(const torch::Tensor& tokens) {
+  return syncrun::libtorch::linear(embed(tokens), wte_->weight);
+}
 
 torch::Tensor Gpt::next(const torch::Tensor& tokens) {
-  return torch::linear(embed(tokens).select(1, tokens.size(1) - 1), wte_->weight);
+  return syncrun::libtorch::linear(embed(tokens).select(1, tokens.size(1) - 1), wte_->weight);
 }
 
 torch::Tensor Gpt::loss(const torch::Tensor& windows) {

@@ -13,6 +13,7 @@
 #include "syncrun/torch/cross_entropy.hpp"
 #include "syncrun/torch/files.hpp"
 #include "syncrun/torch/guard.hpp"
+#include "syncrun/torch/layers.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/sync_batch_norm.hpp"
 #include "syncrun/torch/tensor.hpp"

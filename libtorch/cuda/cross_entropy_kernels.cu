@@ -16,15 +16,6 @@ constexpr int kMostThreads = 512;  // of a row
 constexpr int kSumThreads = 1024;
 constexpr std::int64_t kPacksPerThread = 4;  // at least, if a row has so many
 
-/// The type of sums.
-template <class T>
-using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// What a thread reads and writes at once. With kWidth 1, rows may begin at any address.
-template <class T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Pack {
-  T values[kWidth];
-};
 /// The number of scores in 16 bytes.
 template <class T>
 constexpr int kWide = 16 / sizeof(T);
@@ -171,8 +162,7 @@ int threads_for(std::int64_t packs) {
 
 template <class T>
 bool is_wide(const CrossEntropyRows& rows, const void* other) {
-  const auto starts_wide = [](const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0; };
-  return rows.classes % kWide<T> == 0 && starts_wide(rows.scores) && starts_wide(other);
+  return rows.classes % kWide<T> == 0 && begin_at_multiples(16, rows.scores, other);
 }
 
 template <class T, int kWidth>
@@ -189,16 +179,6 @@ void launch_gradient(const CrossEntropyRows& rows, const void* upstream, const v
       static_cast<const T*>(rows.scores), rows.targets, rows.classes, rows.ignore_index,
       static_cast<const Sum<T>*>(rows.sums), static_cast<const Sum<T>*>(upstream), static_cast<const Sum<T>*>(count),
       static_cast<T*>(gradient));
-}
-
-/// Calls use(T{}) with the type of the scores.
-template <class Use>
-void with_type(ScoreType type, Use&& use) {
-  switch (type) {
-    case ScoreType::bfloat16: return use(__nv_bfloat16{});
-    case ScoreType::float32: return use(float{});
-    case ScoreType::float64: return use(double{});
-  }
 }
 
 }  // namespace

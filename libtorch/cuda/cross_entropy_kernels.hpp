@@ -1,20 +1,19 @@
 #pragma once
 
-// The kernels of cross_entropy(). This file includes no header of LibTorch, because nvcc takes minutes for these.
+// The kernels of cross_entropy().
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "libtorch/cuda/kernel_types.hpp"
+
 namespace syncrun::libtorch::detail::kernels {
 
-/// The type of the scores. Sums and results are float64 for float64, otherwise float32.
-enum class ScoreType : std::uint8_t { bfloat16, float32, float64 };
-
-/// All arrays are contiguous in device memory. There is at least one row and one class, and there are at most
-/// 2^31 - 1 rows.
+/// All arrays are contiguous in device memory. Sums and results are float64 for float64 scores, otherwise float32. There is
+/// at least one row and one class, and there are at most 2^31 - 1 rows.
 struct CrossEntropyRows {
-  ScoreType type;
+  Element type;
   const void* scores;  // [rows, classes]
   const std::int64_t* targets;
   std::int64_t rows;

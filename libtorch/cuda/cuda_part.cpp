@@ -19,7 +19,7 @@
 
 #include "common/os/gpu_allocators.hpp"
 #include "common/os/libraries.hpp"
-#include "libtorch/cuda/cross_entropy_kernels.hpp"
+#include "libtorch/cuda/kernel_calls.hpp"
 #include "libtorch/cuda_part.hpp"
 #include "syncrun/error.hpp"
 
@@ -169,25 +169,6 @@ void check_nccl() {
   });
 }
 
-kernels::CrossEntropyRows rows_of(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
-                                  const ::torch::Tensor& sums, std::int64_t ignore_index) {
-  const auto type = scores.scalar_type() == ::torch::kBFloat16  ? kernels::ScoreType::bfloat16
-                    : scores.scalar_type() == ::torch::kFloat32 ? kernels::ScoreType::float32
-                                                                : kernels::ScoreType::float64;
-  return {.type = type,
-          .scores = scores.data_ptr(),
-          .targets = targets.data_ptr<std::int64_t>(),
-          .rows = targets.numel(),
-          .classes = scores.size(-1),
-          .ignore_index = ignore_index,
-          .sums = sums.data_ptr()};
-}
-
-void check_launch(cudaError_t code) {
-  if (code == cudaSuccess) return;
-  throw Error(ErrorKind::cuda, std::string("cross_entropy: ") + cudaGetErrorString(code), static_cast<int>(code));
-}
-
 class Part final : public CudaPart {
  public:
   ::torch::Device device() override { return {::torch::kCUDA, c10::cuda::current_device()}; }
@@ -205,30 +186,7 @@ class Part final : public CudaPart {
     register_allocator(c10::cuda::current_device());
   }
   void note_waiting(bool waits) noexcept override { is_worker_waiting = waits; }
-  CrossEntropyParts cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
-                                  std::int64_t ignore_index) override {
-    const auto options = scores.options()
-                             .dtype(scores.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32)
-                             .requires_grad(false);
-    const c10::cuda::CUDAGuard guard(scores.device());
-    CrossEntropyParts parts{::torch::empty({}, options), ::torch::empty({targets.numel(), 2}, options),
-                            ::torch::empty({}, options)};
-    const auto losses = ::torch::empty({targets.numel()}, options);
-    check_launch(kernels::cross_entropy(rows_of(scores, targets, parts.sums, ignore_index), losses.data_ptr(),
-                                        parts.loss.data_ptr(), parts.count.data_ptr(),
-                                        c10::cuda::getCurrentCUDAStream()));
-    return parts;
-  }
-  ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
-                                         const CrossEntropyParts& parts, std::int64_t ignore_index) override {
-    auto gradient = ::torch::empty_like(scores);
-    const c10::cuda::CUDAGuard guard(scores.device());
-    const auto upstream = parts.loss.contiguous();
-    check_launch(kernels::cross_entropy_gradient(rows_of(scores, targets, parts.sums, ignore_index),
-                                                 upstream.data_ptr(), parts.count.data_ptr(), gradient.data_ptr(),
-                                                 c10::cuda::getCurrentCUDAStream()));
-    return gradient;
-  }
+  GpuOperations& operations() override { return gpu_operations(); }
 };
 
 }  // namespace

@@ -1,0 +1,144 @@
+// Calls the kernels with the memory of tensors.
+
+#include "libtorch/cuda/kernel_calls.hpp"
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdint>
+#include <string>
+
+#include "libtorch/cuda/cross_entropy_kernels.hpp"
+#include "libtorch/cuda/layer_kernels.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::libtorch::detail {
+
+namespace {
+
+kernels::Element element_of(::torch::ScalarType type) {
+  if (type == ::torch::kBFloat16) return kernels::Element::bfloat16;
+  return type == ::torch::kFloat32 ? kernels::Element::float32 : kernels::Element::float64;
+}
+
+void check_launch(const char* operation, cudaError_t code) {
+  if (code == cudaSuccess) return;
+  throw Error(ErrorKind::cuda, std::string(operation) + ": " + cudaGetErrorString(code), static_cast<int>(code));
+}
+
+/// For tensors on the device of `like`, of the type of sums of its elements.
+::torch::TensorOptions sums_like(const ::torch::Tensor& like) {
+  return like.options()
+      .dtype(like.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32)
+      .requires_grad(false);
+}
+
+kernels::CrossEntropyRows rows_of(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
+                                  const ::torch::Tensor& sums, std::int64_t ignore_index) {
+  return {.type = element_of(scores.scalar_type()),
+          .scores = scores.data_ptr(),
+          .targets = targets.data_ptr<std::int64_t>(),
+          .rows = targets.numel(),
+          .classes = scores.size(-1),
+          .ignore_index = ignore_index,
+          .sums = sums.data_ptr()};
+}
+
+/// A tensor as the rows of its last dimension.
+kernels::Matrix matrix_of(const ::torch::Tensor& tensor) {
+  const std::int64_t width = tensor.size(-1);
+  return {element_of(tensor.scalar_type()), tensor.data_ptr(), tensor.numel() / width, width};
+}
+
+kernels::Normalization normalization_of(const NormalizationArguments& arguments, const NormalizedRows& rows) {
+  const auto memory_of = [](const ::torch::Tensor& tensor) { return tensor.defined() ? tensor.data_ptr() : nullptr; };
+  return {.x = matrix_of(arguments.x),
+          .weight = memory_of(arguments.weight),
+          .bias = memory_of(arguments.bias),
+          .epsilon = arguments.epsilon,
+          .type_of_y = element_of(arguments.type_of_y),
+          .means = rows.means.data_ptr(),
+          .scales = rows.scales.data_ptr()};
+}
+
+class KernelCalls final : public GpuOperations {
+ public:
+  CrossEntropyParts cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
+                                  std::int64_t ignore_index) override {
+    const auto options = sums_like(scores);
+    const c10::cuda::CUDAGuard guard(scores.device());
+    CrossEntropyParts parts{::torch::empty({}, options), ::torch::empty({targets.numel(), 2}, options),
+                            ::torch::empty({}, options)};
+    const auto losses = ::torch::empty({targets.numel()}, options);
+    check_launch("cross_entropy",
+                 kernels::cross_entropy(rows_of(scores, targets, parts.sums, ignore_index), losses.data_ptr(),
+                                        parts.loss.data_ptr(), parts.count.data_ptr(),
+                                        c10::cuda::getCurrentCUDAStream()));
+    return parts;
+  }
+  ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
+                                         const CrossEntropyParts& parts, std::int64_t ignore_index) override {
+    auto gradient = ::torch::empty_like(scores);
+    const c10::cuda::CUDAGuard guard(scores.device());
+    const auto upstream = parts.loss.contiguous();
+    check_launch("cross_entropy",
+                 kernels::cross_entropy_gradient(rows_of(scores, targets, parts.sums, ignore_index),
+                                                 upstream.data_ptr(), parts.count.data_ptr(), gradient.data_ptr(),
+                                                 c10::cuda::getCurrentCUDAStream()));
+    return gradient;
+  }
+  NormalizedRows layer_norm(const NormalizationArguments& arguments) override {
+    const ::torch::Tensor& x = arguments.x;
+    const c10::cuda::CUDAGuard guard(x.device());
+    const std::int64_t rows = x.numel() / x.size(-1);
+    NormalizedRows result{::torch::empty(x.sizes(), x.options().dtype(arguments.type_of_y).requires_grad(false)),
+                          ::torch::empty({rows}, sums_like(x)), ::torch::empty({rows}, sums_like(x))};
+    check_launch("layer_norm", kernels::layer_norm(normalization_of(arguments, result), result.y.data_ptr(),
+                                                   c10::cuda::getCurrentCUDAStream()));
+    return result;
+  }
+  NormalizationGradients layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
+                                             const ::torch::Tensor& dy, bool with_weights) override {
+    const ::torch::Tensor& x = arguments.x;
+    const c10::cuda::CUDAGuard guard(x.device());
+    const auto stream = c10::cuda::getCurrentCUDAStream();
+    const auto normalization = normalization_of(arguments, rows);
+    NormalizationGradients result{::torch::empty_like(x), {}};
+    check_launch("layer_norm",
+                 kernels::layer_norm_gradient(normalization, dy.data_ptr(), result.x.data_ptr(), stream));
+    if (!with_weights) return result;
+    result.weights = ::torch::empty({2, x.size(-1)}, sums_like(x));
+    const auto scratch = ::torch::empty({kernels::scratch_of_column_sums(normalization.x, 2)}, sums_like(x));
+    check_launch("layer_norm", kernels::layer_norm_sums(normalization, dy.data_ptr(), scratch.data_ptr(),
+                                                        result.weights.data_ptr(), stream));
+    return result;
+  }
+  ::torch::Tensor column_sums(const ::torch::Tensor& matrix) override {
+    const c10::cuda::CUDAGuard guard(matrix.device());
+    const auto source = matrix_of(matrix);
+    auto result = ::torch::empty({source.width}, sums_like(matrix));
+    const auto scratch = ::torch::empty({kernels::scratch_of_column_sums(source, 1)}, sums_like(matrix));
+    check_launch("column_sums", kernels::column_sums(source, scratch.data_ptr(), result.data_ptr(),
+                                                     c10::cuda::getCurrentCUDAStream()));
+    return result;
+  }
+  ::torch::Tensor embedding_gradient(const ::torch::Tensor& tokens, const ::torch::Tensor& dy,
+                                     std::int64_t vocabulary) override {
+    const c10::cuda::CUDAGuard guard(dy.device());
+    const kernels::Choice choice{tokens.data_ptr<std::int64_t>(), matrix_of(dy), vocabulary};
+    auto result = ::torch::empty({vocabulary, choice.dy.width}, sums_like(dy));
+    const auto scratch = ::torch::empty({kernels::scratch_of_embedding(choice)}, sums_like(dy));
+    check_launch("embedding", kernels::embedding_gradient(choice, scratch.data_ptr(), result.data_ptr(),
+                                                          c10::cuda::getCurrentCUDAStream()));
+    return result;
+  }
+};
+
+}  // namespace
+
+GpuOperations& gpu_operations() {
+  static KernelCalls calls;
+  return calls;
+}
+
+}  // namespace syncrun::libtorch::detail

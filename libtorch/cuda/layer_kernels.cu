@@ -1,0 +1,343 @@
+#include "libtorch/cuda/layer_kernels.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "libtorch/cuda/column_sums.cuh"
+
+namespace syncrun::libtorch::detail::kernels {
+
+namespace {
+
+constexpr int kRowsOfBlock = 4;  // of a normalization: one for each warp
+constexpr unsigned kAll = 0xffffffffU;
+// Of a block of embedding_kernel.
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / kLanes;
+constexpr int kTokensOfThread = 4;
+constexpr int kTokens = kThreads * kTokensOfThread;
+
+__device__ float rsqrt_of(float x) { return rsqrtf(x); }
+__device__ double rsqrt_of(double x) { return rsqrt(x); }
+
+/// The sum over a warp, in all of its lanes.
+template <class A>
+__device__ A sum_of_warp(A own) {
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) own += __shfl_xor_sync(kAll, own, distance);
+  return own;
+}
+
+/// A normalization whose types are known. A is the type of sums.
+template <class T, class Y>
+struct Rows {
+  using A = Sum<T>;
+
+  const T* x;
+  const A* weight;
+  const A* bias;
+  A* means;
+  A* scales;
+  std::int64_t rows;
+  std::int64_t width;
+  A epsilon;
+
+  static Rows of(const Normalization& n) {
+    return {static_cast<const T*>(n.x.elements), static_cast<const A*>(n.weight),  static_cast<const A*>(n.bias),
+            static_cast<A*>(n.means),            static_cast<A*>(n.scales),        n.x.rows,
+            n.x.width,                           static_cast<A>(n.epsilon)};
+  }
+  template <int kWidth>
+  __device__ Pack<A, kWidth> weights_at(std::int64_t column) const {
+    if (weight != nullptr) return *reinterpret_cast<const Pack<A, kWidth>*>(weight + column);
+    Pack<A, kWidth> ones;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) ones.values[k] = 1;
+    return ones;
+  }
+  template <int kWidth>
+  __device__ Pack<A, kWidth> biases_at(std::int64_t column) const {
+    return bias != nullptr ? *reinterpret_cast<const Pack<A, kWidth>*>(bias + column) : Pack<A, kWidth>{};
+  }
+  /// Calls use(pack, column) for what this lane handles of a row.
+  template <int kWidth, class E, class Use>
+  __device__ void for_each_pack(const E* row, Use&& use) const {
+    for (std::int64_t column = std::int64_t{threadIdx.x} * kWidth; column < width; column += kLanes * kWidth)
+      use(*reinterpret_cast<const Pack<E, kWidth>*>(row + column), column);
+  }
+};
+
+/// The row of this warp.
+__device__ std::int64_t own_row() { return std::int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.y; }
+
+template <int kWidth, class T, class Y>
+__global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_kernel(Rows<T, Y> of, Y* y) {
+  using A = Sum<T>;
+  const std::int64_t row = own_row();
+  if (row >= of.rows) return;
+  const T* const x = of.x + row * of.width;
+  A sum = 0;
+  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t) {
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) sum += static_cast<A>(pack.values[k]);
+  });
+  const A mean = sum_of_warp(sum) / static_cast<A>(of.width);
+  A squares = 0;  // a second pass, because the difference of two large sums would lose digits
+  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t) {
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const A distance = static_cast<A>(pack.values[k]) - mean;
+      squares += distance * distance;
+    }
+  });
+  const A scale = rsqrt_of(sum_of_warp(squares) / static_cast<A>(of.width) + of.epsilon);
+  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t column) {
+    const auto weights = of.template weights_at<kWidth>(column);
+    const auto biases = of.template biases_at<kWidth>(column);
+    Pack<Y, kWidth> result;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const A n = (static_cast<A>(pack.values[k]) - mean) * scale;
+      result.values[k] = static_cast<Y>(n * weights.values[k] + biases.values[k]);
+    }
+    *reinterpret_cast<Pack<Y, kWidth>*>(y + row * of.width + column) = result;
+  });
+  if (threadIdx.x != 0) return;
+  of.means[row] = mean;
+  of.scales[row] = scale;
+}
+
+template <int kWidth, class T, class Y>
+__global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_gradient_kernel(Rows<T, Y> of, const Y* dy, T* dx) {
+  using A = Sum<T>;
+  const std::int64_t row = own_row();
+  if (row >= of.rows) return;
+  const T* const x = of.x + row * of.width;
+  const Y* const own_dy = dy + row * of.width;
+  const A mean = of.means[row];
+  const A scale = of.scales[row];
+  A sum = 0;       // of g
+  A products = 0;  // of g * n
+  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t column) {
+    const auto upstream = *reinterpret_cast<const Pack<Y, kWidth>*>(own_dy + column);
+    const auto weights = of.template weights_at<kWidth>(column);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const A g = static_cast<A>(upstream.values[k]) * weights.values[k];
+      sum += g;
+      products += g * (static_cast<A>(pack.values[k]) - mean) * scale;
+    }
+  });
+  const A mean_g = sum_of_warp(sum) / static_cast<A>(of.width);
+  const A mean_product = sum_of_warp(products) / static_cast<A>(of.width);
+  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t column) {
+    const auto upstream = *reinterpret_cast<const Pack<Y, kWidth>*>(own_dy + column);
+    const auto weights = of.template weights_at<kWidth>(column);
+    Pack<T, kWidth> result;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const A g = static_cast<A>(upstream.values[k]) * weights.values[k];
+      const A n = (static_cast<A>(pack.values[k]) - mean) * scale;
+      result.values[k] = static_cast<T>(scale * (g - mean_g - n * mean_product));
+    }
+    *reinterpret_cast<Pack<T, kWidth>*>(dx + row * of.width + column) = result;
+  });
+}
+
+/// What a row adds to the gradients of weight and bias.
+template <class T, class Y>
+struct WeightShares {
+  static constexpr int kSums = 2;
+  using A = Sum<T>;
+
+  Rows<T, Y> of;
+  const Y* dy;
+
+  template <int kWidth>
+  __device__ void add(std::int64_t row, std::int64_t column, A (&sums)[kSums][kWidth]) const {
+    const auto x = *reinterpret_cast<const Pack<T, kWidth>*>(of.x + row * of.width + column);
+    const auto upstream = *reinterpret_cast<const Pack<Y, kWidth>*>(dy + row * of.width + column);
+    const A mean = of.means[row];
+    const A scale = of.scales[row];
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const A own = static_cast<A>(upstream.values[k]);
+      sums[0][k] += own * (static_cast<A>(x.values[k]) - mean) * scale;
+      sums[1][k] += own;
+    }
+  }
+};
+
+/// Writes to `found` which of the tokens of this block are `wanted`, in their order, and returns how many.
+__device__ int find(const std::int64_t* tokens, std::int64_t rows, std::int64_t wanted, int* found) {
+  __shared__ int counts[kWarps];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / kLanes;
+  const int lane = thread % kLanes;
+  const std::int64_t first = std::int64_t{blockIdx.y} * kTokens + thread * kTokensOfThread;
+  bool is_wanted[kTokensOfThread];
+  int before = 0;  // in this warp
+  int of_warp = 0;
+#pragma unroll
+  for (int i = 0; i < kTokensOfThread; ++i) {
+    is_wanted[i] = first + i < rows && tokens[first + i] == wanted;
+    const unsigned lanes = __ballot_sync(kAll, is_wanted[i]);
+    before += __popc(lanes & ((1U << lane) - 1));
+    of_warp += __popc(lanes);
+  }
+  if (lane == 0) counts[warp] = of_warp;
+  __syncthreads();
+  int all = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) {
+    if (i < warp) before += counts[i];
+    all += counts[i];
+  }
+#pragma unroll
+  for (int i = 0; i < kTokensOfThread; ++i) {
+    if (is_wanted[i]) found[before++] = thread * kTokensOfThread + i;
+  }
+  __syncthreads();
+  return all;
+}
+
+/// One block for each entry of the vocabulary (x) and each kTokens tokens (y). Writes [gridDim.y, vocabulary, width].
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kThreads)
+    embedding_kernel(const std::int64_t* tokens, const T* dy, std::int64_t rows, std::int64_t width, Sum<T>* results) {
+  using A = Sum<T>;
+  __shared__ int found[kTokens];
+  __shared__ A shares[kWarps][kLanes * kWidth];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / kLanes;
+  const int lane = thread % kLanes;
+  const int count = find(tokens, rows, blockIdx.x, found);
+  const Elements<T> own{dy + std::int64_t{blockIdx.y} * kTokens * width, width};
+  A* const result = results + (std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * width;
+  for (std::int64_t left = 0; left < width; left += kLanes * kWidth) {
+    const std::int64_t column = left + lane * kWidth;
+    A sums[1][kWidth] = {};
+    if (column < width) {
+#pragma unroll 4
+      for (int i = warp; i < count; i += kWarps) own.template add<kWidth>(found[i], column, sums);
+    }
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) shares[warp][lane * kWidth + k] = sums[0][k];
+    __syncthreads();
+    if (thread < kLanes * kWidth && left + thread < width) {
+      A sum = 0;
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) sum += shares[i][thread];
+      result[left + thread] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+/// Calls use(x, y) with values of the types of a normalization.
+template <class Use>
+void with_types(const Normalization& of, Use&& use) {
+  with_type(of.x.type, [&](auto x) {
+    if constexpr (std::is_same_v<decltype(x), float>) {
+      if (of.type_of_y == Element::bfloat16) return use(x, __nv_bfloat16{});
+    }
+    return use(x, x);
+  });
+}
+
+/// Whether threads can handle kColumns<A> elements at once in arrays of these widths and addresses.
+template <class A, class... Array>
+bool is_wide(std::int64_t width, const Array*... arrays) {
+  return width % kColumns<A> == 0 && begin_at_multiples(16, arrays...);
+}
+
+/// Calls use(std::integral_constant) with the number of elements that threads handle at once.
+template <class A, class Use>
+void with_width(bool is_wide, Use&& use) {
+  if (is_wide) use(std::integral_constant<int, kColumns<A>>{});
+  else use(std::integral_constant<int, 1>{});
+}
+
+dim3 grid_of(const Normalization& of) {
+  return {static_cast<unsigned>((of.x.rows + kRowsOfBlock - 1) / kRowsOfBlock)};
+}
+
+std::int64_t blocks_of(const Choice& choice) { return (choice.dy.rows + kTokens - 1) / kTokens; }
+
+}  // namespace
+
+std::int64_t scratch_of_column_sums(const Matrix& matrix, int sums) {
+  // With one column for each thread, there are at most as many blocks over the rows.
+  const int columns = matrix.type == Element::float64 ? kColumns<double> : kColumns<float>;
+  return ColumnGrid::of(matrix.rows, matrix.width, columns).blocks * sums * matrix.width;
+}
+
+cudaError_t column_sums(const Matrix& matrix, void* scratch, void* results, cudaStream_t stream) {
+  with_type(matrix.type, [&](auto element) {
+    using T = decltype(element);
+    using A = Sum<T>;
+    const Elements<T> source{static_cast<const T*>(matrix.elements), matrix.width};
+    sum_columns(source, matrix.rows, matrix.width, is_wide<A>(matrix.width, matrix.elements) ? kColumns<A> : 1,
+                static_cast<A*>(scratch), static_cast<A*>(results), stream);
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t layer_norm(const Normalization& of, void* y, cudaStream_t stream) {
+  with_types(of, [&](auto x, auto of_y) {
+    using T = decltype(x);
+    using Y = decltype(of_y);
+    with_width<Sum<T>>(is_wide<Sum<T>>(of.x.width, of.x.elements, of.weight, of.bias, y), [&](auto columns) {
+      norm_kernel<decltype(columns)::value>
+          <<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(Rows<T, Y>::of(of), static_cast<Y*>(y));
+    });
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t layer_norm_gradient(const Normalization& of, const void* dy, void* dx, cudaStream_t stream) {
+  with_types(of, [&](auto x, auto of_y) {
+    using T = decltype(x);
+    using Y = decltype(of_y);
+    with_width<Sum<T>>(is_wide<Sum<T>>(of.x.width, of.x.elements, of.weight, dy, dx), [&](auto columns) {
+      norm_gradient_kernel<decltype(columns)::value><<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(
+          Rows<T, Y>::of(of), static_cast<const Y*>(dy), static_cast<T*>(dx));
+    });
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t layer_norm_sums(const Normalization& of, const void* dy, void* scratch, void* results,
+                            cudaStream_t stream) {
+  with_types(of, [&](auto x, auto of_y) {
+    using T = decltype(x);
+    using Y = decltype(of_y);
+    using A = Sum<T>;
+    const WeightShares<T, Y> source{Rows<T, Y>::of(of), static_cast<const Y*>(dy)};
+    sum_columns(source, of.x.rows, of.x.width, is_wide<A>(of.x.width, of.x.elements, dy) ? kColumns<A> : 1,
+                static_cast<A*>(scratch), static_cast<A*>(results), stream);
+  });
+  return cudaGetLastError();
+}
+
+std::int64_t scratch_of_embedding(const Choice& choice) {
+  return blocks_of(choice) * choice.vocabulary * choice.dy.width;
+}
+
+cudaError_t embedding_gradient(const Choice& choice, void* scratch, void* results, cudaStream_t stream) {
+  with_type(choice.dy.type, [&](auto element) {
+    using T = decltype(element);
+    using A = Sum<T>;
+    const std::int64_t blocks = blocks_of(choice);
+    const dim3 grid(static_cast<unsigned>(choice.vocabulary), static_cast<unsigned>(blocks));
+    A* const sums = static_cast<A*>(blocks == 1 ? results : scratch);
+    with_width<A>(is_wide<A>(choice.dy.width, choice.dy.elements), [&](auto columns) {
+      embedding_kernel<decltype(columns)::value><<<grid, kThreads, 0, stream>>>(
+          choice.tokens, static_cast<const T*>(choice.dy.elements), choice.dy.rows, choice.dy.width, sums);
+    });
+    if (blocks != 1) add_up(sums, blocks, choice.vocabulary * choice.dy.width, static_cast<A*>(results), stream);
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace syncrun::libtorch::detail::kernels

@@ -1,0 +1,57 @@
+#pragma once
+
+// The kernels of linear(), layer_norm() and embedding().
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "libtorch/cuda/kernel_types.hpp"
+
+namespace syncrun::libtorch::detail::kernels {
+
+/// A matrix in device memory, one row after the other, with at least one element.
+struct Matrix {
+  Element type;
+  const void* elements;
+  std::int64_t rows;
+  std::int64_t width;
+};
+
+/// How many numbers the kernel for the sums of columns needs for its first pass. `sums`: 1, or 2 for layer_norm_sums.
+std::int64_t scratch_of_column_sums(const Matrix& matrix, int sums);
+/// Writes the sum of each column to `results` [width]. Sums are float64 for float64, otherwise float32. In stream order.
+/// Equal arguments give equal bits, here and below.
+cudaError_t column_sums(const Matrix& matrix, void* scratch, void* results, cudaStream_t stream);
+
+/// Sums, `weight`, `bias` [width], `means` and `scales` [rows] are float64 for float64 rows, otherwise float32.
+struct Normalization {
+  Matrix x;
+  const void* weight;  // may be null: 1
+  const void* bias;    // may be null: 0
+  double epsilon;      // added to the variance of a row
+  Element type_of_y;   // that of x, or bfloat16 for float32
+  void* means;
+  void* scales;  // 1 / sqrt(variance + epsilon)
+};
+/// Writes means, scales, and y = (x - mean) * scale * weight + bias.
+cudaError_t layer_norm(const Normalization& of, void* y, cudaStream_t stream);
+/// Writes the gradient of x, of its type, from the gradient of y, of its type. Reads means and scales. With g = dy * weight
+/// and n = (x - mean) * scale: dx = scale * (g - mean(g) - n * mean(g * n)).
+cudaError_t layer_norm_gradient(const Normalization& of, const void* dy, void* dx, cudaStream_t stream);
+/// Writes the gradients of weight and bias to `results` [2, width]: the sums over the rows of dy * n and of dy.
+cudaError_t layer_norm_sums(const Normalization& of, const void* dy, void* scratch, void* results, cudaStream_t stream);
+
+/// The rows of a table that tokens choose.
+struct Choice {
+  const std::int64_t* tokens;  // one for each row of dy
+  Matrix dy;
+  std::int64_t vocabulary;
+};
+/// How many numbers embedding_gradient needs for its first pass.
+std::int64_t scratch_of_embedding(const Choice& choice);
+/// Writes the gradient of the table to `results` [vocabulary, width]: for each token, the sum of the rows of dy that
+/// belong to it. Reads all tokens for each entry of the vocabulary, which is faster than sorting them if it is small.
+cudaError_t embedding_gradient(const Choice& choice, void* scratch, void* results, cudaStream_t stream);
+
+}  // namespace syncrun::libtorch::detail::kernels

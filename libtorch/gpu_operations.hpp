@@ -1,0 +1,67 @@
+#pragma once
+
+// Operations that Syncrun's own kernels compute on a GPU, on tensors.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+
+namespace syncrun::libtorch::detail {
+
+/// What cross_entropy() computes: scalars but for `sums`, which has two numbers for each row. For its gradient, `loss` is
+/// the gradient of the loss.
+struct CrossEntropyParts {
+  ::torch::Tensor loss;
+  ::torch::Tensor sums;
+  ::torch::Tensor count;
+};
+
+/// What layer_norm() computes: y in the shape of x, and for each row its mean and 1 / sqrt(variance + epsilon).
+struct NormalizedRows {
+  ::torch::Tensor y;
+  ::torch::Tensor means;
+  ::torch::Tensor scales;
+};
+
+/// The arguments of layer_norm(). `weight` and `bias` may be undefined. `type_of_y` is the type of x, or bfloat16 for
+/// float32.
+struct NormalizationArguments {
+  ::torch::Tensor x;
+  ::torch::Tensor weight;
+  ::torch::Tensor bias;
+  double epsilon = 0;
+  ::torch::ScalarType type_of_y{};
+};
+
+struct NormalizationGradients {
+  ::torch::Tensor x;
+  ::torch::Tensor weights;  // [2, width]: of weight and of bias, if they are wanted
+};
+
+/// All tensors are contiguous, on one GPU, and have at least one element. Operations work in the order of LibTorch's
+/// current stream. Equal arguments give equal bits. They throw Error (cuda). Sums are float64 for float64, otherwise
+/// float32.
+class GpuOperations {
+ public:
+  GpuOperations() = default;
+  GpuOperations(const GpuOperations&) = delete;
+  GpuOperations& operator=(const GpuOperations&) = delete;
+  virtual ~GpuOperations() = default;
+
+  virtual CrossEntropyParts cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
+                                          std::int64_t ignore_index) = 0;
+  virtual ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
+                                                 const CrossEntropyParts& parts, std::int64_t ignore_index) = 0;
+  virtual NormalizedRows layer_norm(const NormalizationArguments& arguments) = 0;
+  /// `dy` has the type of y. `rows` is what layer_norm returned; its y is not read.
+  virtual NormalizationGradients layer_norm_gradient(const NormalizationArguments& arguments,
+                                                     const NormalizedRows& rows, const ::torch::Tensor& dy,
+                                                     bool with_weights) = 0;
+  /// The sums of the columns of a matrix.
+  virtual ::torch::Tensor column_sums(const ::torch::Tensor& matrix) = 0;
+  /// The gradient [vocabulary, width] of a table from which `tokens` has chosen the rows of dy.
+  virtual ::torch::Tensor embedding_gradient(const ::torch::Tensor& tokens, const ::torch::Tensor& dy,
+                                             std::int64_t vocabulary) = 0;
+};
+
+}  // namespace syncrun::libtorch::detail
