@@ -33,14 +33,14 @@ struct NormalizationArguments {
   ::torch::ScalarType type_of_y{};
 };
 
-struct NormalizationGradients {
-  ::torch::Tensor x;
-  ::torch::Tensor weights;  // [2, width]: of weight and of bias, if they are wanted
+struct WeightGradients {
+  ::torch::Tensor of_weight;
+  ::torch::Tensor of_bias;
 };
 
 /// All tensors are contiguous, on one GPU, and have at least one element. Operations work in the order of LibTorch's
-/// current stream. Equal arguments give equal bits. They throw Error (cuda). Sums are float64 for float64, otherwise
-/// float32.
+/// current stream, and throw Error (cuda). Sums are float64 for float64, otherwise float32. Their order depends only on
+/// sizes and on the alignment of addresses.
 class GpuOperations {
  public:
   GpuOperations() = default;
@@ -53,10 +53,12 @@ class GpuOperations {
   virtual ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                                  const CrossEntropyParts& parts, std::int64_t ignore_index) = 0;
   virtual NormalizedRows layer_norm(const NormalizationArguments& arguments) = 0;
-  /// `dy` has the type of y. `rows` is what layer_norm returned; its y is not read.
-  virtual NormalizationGradients layer_norm_gradient(const NormalizationArguments& arguments,
-                                                     const NormalizedRows& rows, const ::torch::Tensor& dy,
-                                                     bool with_weights) = 0;
+  // In the gradients, `dy` has the type of y, and `rows` is what layer_norm returned. The bias and y are not read.
+  /// The gradient of x.
+  virtual ::torch::Tensor layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
+                                              const ::torch::Tensor& dy) = 0;
+  virtual WeightGradients layer_norm_sums(const NormalizationArguments& arguments, const NormalizedRows& rows,
+                                          const ::torch::Tensor& dy) = 0;
   /// The sums of the columns of a matrix.
   virtual ::torch::Tensor column_sums(const ::torch::Tensor& matrix) = 0;
   /// The gradient [vocabulary, width] of a table from which `tokens` has chosen the rows of dy.

@@ -102,6 +102,23 @@ torch::Tensor mixed_loss(Together& net, sr::Comm&, sr::Scattered<const float, 2>
 }
 // [/together]
 
+// [layers]
+struct Block : torch::nn::Module {
+  Block() : norm(torch::nn::LayerNormOptions({64})), first(64, 256), last(256, 64) {
+    register_module("norm", norm);
+    register_module("first", first);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto normal = lt::layer_norm(x, norm->weight, norm->bias);   // in place of norm(x)
+    const auto wide = lt::linear(normal, first->weight, first->bias);  // in place of first(normal)
+    return x + lt::linear(torch::gelu(wide), last->weight, last->bias);
+  }
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear first, last;
+};
+// [/layers]
+
 void program(sr::Session& session) {
   constexpr std::int64_t kRows = 60;
   std::vector<float> values(kRows * 4);

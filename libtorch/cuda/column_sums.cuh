@@ -15,7 +15,7 @@ constexpr int kLanes = 32;
 template <class A>
 constexpr int kColumns = 16 / sizeof(A);
 
-/// What a matrix without further meaning adds to the sums of its columns: its elements.
+/// Adds the elements of a matrix to the sums of its columns.
 template <class T>
 struct Elements {
   static constexpr int kSums = 1;
@@ -34,7 +34,7 @@ struct Elements {
 
 /// Adds up what `source` adds for each row. A block has kLanes x kRows threads. It handles kLanes * kWidth columns, and
 /// the rows from blockIdx.y * rows_per_block. Writes a row of kSums * width numbers for each blockIdx.y. The order of the
-/// additions depends on the sizes only.
+/// additions depends only on the sizes and on kWidth.
 template <int kWidth, int kRows, class Source>
 __global__ void __launch_bounds__(kLanes* kRows)
     column_sums_kernel(Source source, std::int64_t rows, std::int64_t rows_per_block, std::int64_t width,
@@ -75,7 +75,7 @@ struct ColumnGrid {
   std::int64_t rows_per_block;
   std::int64_t blocks;  // over the rows
 
-  /// As many blocks as keep a GPU busy, each with at least 32 rows.
+  /// As many blocks as keep a GPU busy, each with at least 32 rows if there are so many.
   static ColumnGrid of(std::int64_t rows, std::int64_t width, int columns_of_thread) {
     constexpr std::int64_t kLeastRows = 4 * kRows;
     constexpr std::int64_t kMostBlocks = 1024;
@@ -104,7 +104,8 @@ void launch_column_sums(const Source& source, std::int64_t rows, std::int64_t ro
 template <class A>
 void add_up(const A* scratch, std::int64_t rows, std::int64_t width, A* results, cudaStream_t stream) {
   constexpr int kMany = 32;
-  const int columns = width % kColumns<A> == 0 && begin_at_multiples(16, scratch) ? kColumns<A> : 1;
+  const int columns =
+      width % kColumns<A> == 0 && begin_at_multiples(sizeof(Pack<A, kColumns<A>>), scratch) ? kColumns<A> : 1;
   const Elements<A> source{scratch, width};
   if (rows <= ColumnGrid::kRows)
     launch_column_sums<ColumnGrid::kRows>(source, rows, rows, width, columns, results, stream);

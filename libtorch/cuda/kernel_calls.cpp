@@ -70,10 +70,9 @@ class KernelCalls final : public GpuOperations {
     CrossEntropyParts parts{::torch::empty({}, options), ::torch::empty({targets.numel(), 2}, options),
                             ::torch::empty({}, options)};
     const auto losses = ::torch::empty({targets.numel()}, options);
-    check_launch("cross_entropy",
-                 kernels::cross_entropy(rows_of(scores, targets, parts.sums, ignore_index), losses.data_ptr(),
-                                        parts.loss.data_ptr(), parts.count.data_ptr(),
-                                        c10::cuda::getCurrentCUDAStream()));
+    check_launch("cross_entropy", kernels::cross_entropy(rows_of(scores, targets, parts.sums, ignore_index),
+                                                         losses.data_ptr(), parts.loss.data_ptr(),
+                                                         parts.count.data_ptr(), c10::cuda::getCurrentCUDAStream()));
     return parts;
   }
   ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
@@ -81,10 +80,9 @@ class KernelCalls final : public GpuOperations {
     auto gradient = ::torch::empty_like(scores);
     const c10::cuda::CUDAGuard guard(scores.device());
     const auto upstream = parts.loss.contiguous();
-    check_launch("cross_entropy",
-                 kernels::cross_entropy_gradient(rows_of(scores, targets, parts.sums, ignore_index),
-                                                 upstream.data_ptr(), parts.count.data_ptr(), gradient.data_ptr(),
-                                                 c10::cuda::getCurrentCUDAStream()));
+    check_launch("cross_entropy", kernels::cross_entropy_gradient(
+                                      rows_of(scores, targets, parts.sums, ignore_index), upstream.data_ptr(),
+                                      parts.count.data_ptr(), gradient.data_ptr(), c10::cuda::getCurrentCUDAStream()));
     return gradient;
   }
   NormalizedRows layer_norm(const NormalizationArguments& arguments) override {
@@ -97,21 +95,23 @@ class KernelCalls final : public GpuOperations {
                                                    c10::cuda::getCurrentCUDAStream()));
     return result;
   }
-  NormalizationGradients layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
-                                             const ::torch::Tensor& dy, bool with_weights) override {
-    const ::torch::Tensor& x = arguments.x;
-    const c10::cuda::CUDAGuard guard(x.device());
-    const auto stream = c10::cuda::getCurrentCUDAStream();
+  ::torch::Tensor layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
+                                      const ::torch::Tensor& dy) override {
+    const c10::cuda::CUDAGuard guard(dy.device());
+    auto dx = ::torch::empty_like(arguments.x);
+    check_launch("layer_norm", kernels::layer_norm_gradient(normalization_of(arguments, rows), dy.data_ptr(),
+                                                            dx.data_ptr(), c10::cuda::getCurrentCUDAStream()));
+    return dx;
+  }
+  WeightGradients layer_norm_sums(const NormalizationArguments& arguments, const NormalizedRows& rows,
+                                  const ::torch::Tensor& dy) override {
+    const c10::cuda::CUDAGuard guard(dy.device());
     const auto normalization = normalization_of(arguments, rows);
-    NormalizationGradients result{::torch::empty_like(x), {}};
-    check_launch("layer_norm",
-                 kernels::layer_norm_gradient(normalization, dy.data_ptr(), result.x.data_ptr(), stream));
-    if (!with_weights) return result;
-    result.weights = ::torch::empty({2, x.size(-1)}, sums_like(x));
-    const auto scratch = ::torch::empty({kernels::scratch_of_column_sums(normalization.x, 2)}, sums_like(x));
+    const auto sums = ::torch::empty({2, arguments.x.size(-1)}, sums_like(dy));
+    const auto scratch = ::torch::empty({kernels::scratch_of_column_sums(normalization.x, 2)}, sums_like(dy));
     check_launch("layer_norm", kernels::layer_norm_sums(normalization, dy.data_ptr(), scratch.data_ptr(),
-                                                        result.weights.data_ptr(), stream));
-    return result;
+                                                        sums.data_ptr(), c10::cuda::getCurrentCUDAStream()));
+    return {sums[0], sums[1]};
   }
   ::torch::Tensor column_sums(const ::torch::Tensor& matrix) override {
     const c10::cuda::CUDAGuard guard(matrix.device());
@@ -125,10 +125,10 @@ class KernelCalls final : public GpuOperations {
   ::torch::Tensor embedding_gradient(const ::torch::Tensor& tokens, const ::torch::Tensor& dy,
                                      std::int64_t vocabulary) override {
     const c10::cuda::CUDAGuard guard(dy.device());
-    const kernels::Choice choice{tokens.data_ptr<std::int64_t>(), matrix_of(dy), vocabulary};
-    auto result = ::torch::empty({vocabulary, choice.dy.width}, sums_like(dy));
-    const auto scratch = ::torch::empty({kernels::scratch_of_embedding(choice)}, sums_like(dy));
-    check_launch("embedding", kernels::embedding_gradient(choice, scratch.data_ptr(), result.data_ptr(),
+    const kernels::ChosenRows chosen{tokens.data_ptr<std::int64_t>(), matrix_of(dy), vocabulary};
+    auto result = ::torch::empty({vocabulary, chosen.dy.width}, sums_like(dy));
+    const auto scratch = ::torch::empty({kernels::scratch_of_embedding(chosen)}, sums_like(dy));
+    check_launch("embedding", kernels::embedding_gradient(chosen, scratch.data_ptr(), result.data_ptr(),
                                                           c10::cuda::getCurrentCUDAStream()));
     return result;
   }

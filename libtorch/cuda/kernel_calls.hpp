@@ -1,5 +1,7 @@
 #pragma once
 
+// Operations on tensors by Syncrun's own kernels.
+
 #include "libtorch/gpu_operations.hpp"
 
 namespace syncrun::libtorch::detail {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the kernels have in common. Such files include no header of LibTorch, because nvcc takes minutes for these.
+// What the kernels have in common. Files of kernels include no header of LibTorch, because nvcc takes minutes for these.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ enum class Element : std::uint8_t { bfloat16, float32, float64 };
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// What a thread reads and writes at once. With kWidth 1, arrays may begin at any address.
+/// What a thread reads and writes at once. With kWidth 1, arrays need only the alignment of T.
 template <class T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Pack {
   T values[kWidth];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "libtorch/cuda/column_sums.cuh"
 
@@ -28,6 +29,17 @@ __device__ A sum_of_warp(A own) {
   return own;
 }
 
+/// Whether threads can read or write `kWidth` elements of these arrays at once.
+template <int kWidth, class... T>
+bool fit(const T*... arrays) {
+  return (begin_at_multiples(sizeof(Pack<T, kWidth>), arrays) && ...);
+}
+/// The same for the rows of arrays of this width, with kColumns<A> elements.
+template <class A, class... T>
+bool is_wide(std::int64_t width, const T*... arrays) {
+  return width % kColumns<A> == 0 && fit<kColumns<A>>(arrays...);
+}
+
 /// A normalization whose types are known. A is the type of sums.
 template <class T, class Y>
 struct Rows {
@@ -41,23 +53,35 @@ struct Rows {
   std::int64_t rows;
   std::int64_t width;
   A epsilon;
+  bool are_weights_wide;  // whether threads can read kColumns<A> weights and biases at once
 
   static Rows of(const Normalization& n) {
-    return {static_cast<const T*>(n.x.elements), static_cast<const A*>(n.weight),  static_cast<const A*>(n.bias),
-            static_cast<A*>(n.means),            static_cast<A*>(n.scales),        n.x.rows,
-            n.x.width,                           static_cast<A>(n.epsilon)};
+    return {.x = static_cast<const T*>(n.x.elements),
+            .weight = static_cast<const A*>(n.weight),
+            .bias = static_cast<const A*>(n.bias),
+            .means = static_cast<A*>(n.means),
+            .scales = static_cast<A*>(n.scales),
+            .rows = n.x.rows,
+            .width = n.x.width,
+            .epsilon = static_cast<A>(n.epsilon),
+            .are_weights_wide = fit<kColumns<A>>(static_cast<const A*>(n.weight), static_cast<const A*>(n.bias))};
   }
   template <int kWidth>
   __device__ Pack<A, kWidth> weights_at(std::int64_t column) const {
-    if (weight != nullptr) return *reinterpret_cast<const Pack<A, kWidth>*>(weight + column);
-    Pack<A, kWidth> ones;
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) ones.values[k] = 1;
-    return ones;
+    return values_at<kWidth>(weight, A{1}, column);
   }
   template <int kWidth>
   __device__ Pack<A, kWidth> biases_at(std::int64_t column) const {
-    return bias != nullptr ? *reinterpret_cast<const Pack<A, kWidth>*>(bias + column) : Pack<A, kWidth>{};
+    return values_at<kWidth>(bias, A{0}, column);
+  }
+  /// Parameters of a module lie one behind the other, so they may begin at any address.
+  template <int kWidth>
+  __device__ Pack<A, kWidth> values_at(const A* values, A without, std::int64_t column) const {
+    if (values != nullptr && are_weights_wide) return *reinterpret_cast<const Pack<A, kWidth>*>(values + column);
+    Pack<A, kWidth> pack;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) pack.values[k] = values == nullptr ? without : values[column + k];
+    return pack;
   }
   /// Calls use(pack, column) for what this lane handles of a row.
   template <int kWidth, class E, class Use>
@@ -245,12 +269,6 @@ void with_types(const Normalization& of, Use&& use) {
   });
 }
 
-/// Whether threads can handle kColumns<A> elements at once in arrays of these widths and addresses.
-template <class A, class... Array>
-bool is_wide(std::int64_t width, const Array*... arrays) {
-  return width % kColumns<A> == 0 && begin_at_multiples(16, arrays...);
-}
-
 /// Calls use(std::integral_constant) with the number of elements that threads handle at once.
 template <class A, class Use>
 void with_width(bool is_wide, Use&& use) {
@@ -258,11 +276,9 @@ void with_width(bool is_wide, Use&& use) {
   else use(std::integral_constant<int, 1>{});
 }
 
-dim3 grid_of(const Normalization& of) {
-  return {static_cast<unsigned>((of.x.rows + kRowsOfBlock - 1) / kRowsOfBlock)};
-}
+dim3 grid_of(const Normalization& of) { return {static_cast<unsigned>((of.x.rows + kRowsOfBlock - 1) / kRowsOfBlock)}; }
 
-std::int64_t blocks_of(const Choice& choice) { return (choice.dy.rows + kTokens - 1) / kTokens; }
+std::int64_t blocks_of(const ChosenRows& chosen) { return (chosen.dy.rows + kTokens - 1) / kTokens; }
 
 }  // namespace
 
@@ -277,7 +293,7 @@ cudaError_t column_sums(const Matrix& matrix, void* scratch, void* results, cuda
     using T = decltype(element);
     using A = Sum<T>;
     const Elements<T> source{static_cast<const T*>(matrix.elements), matrix.width};
-    sum_columns(source, matrix.rows, matrix.width, is_wide<A>(matrix.width, matrix.elements) ? kColumns<A> : 1,
+    sum_columns(source, matrix.rows, matrix.width, is_wide<A>(matrix.width, source.rows) ? kColumns<A> : 1,
                 static_cast<A*>(scratch), static_cast<A*>(results), stream);
   });
   return cudaGetLastError();
@@ -285,11 +301,11 @@ cudaError_t column_sums(const Matrix& matrix, void* scratch, void* results, cuda
 
 cudaError_t layer_norm(const Normalization& of, void* y, cudaStream_t stream) {
   with_types(of, [&](auto x, auto of_y) {
-    using T = decltype(x);
     using Y = decltype(of_y);
-    with_width<Sum<T>>(is_wide<Sum<T>>(of.x.width, of.x.elements, of.weight, of.bias, y), [&](auto columns) {
-      norm_kernel<decltype(columns)::value>
-          <<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(Rows<T, Y>::of(of), static_cast<Y*>(y));
+    const auto rows = Rows<decltype(x), Y>::of(of);
+    auto* const own_y = static_cast<Y*>(y);
+    with_width<Sum<decltype(x)>>(is_wide<Sum<decltype(x)>>(rows.width, rows.x, own_y), [&](auto columns) {
+      norm_kernel<decltype(columns)::value><<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(rows, own_y);
     });
   });
   return cudaGetLastError();
@@ -299,9 +315,12 @@ cudaError_t layer_norm_gradient(const Normalization& of, const void* dy, void* d
   with_types(of, [&](auto x, auto of_y) {
     using T = decltype(x);
     using Y = decltype(of_y);
-    with_width<Sum<T>>(is_wide<Sum<T>>(of.x.width, of.x.elements, of.weight, dy, dx), [&](auto columns) {
-      norm_gradient_kernel<decltype(columns)::value><<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(
-          Rows<T, Y>::of(of), static_cast<const Y*>(dy), static_cast<T*>(dx));
+    const auto rows = Rows<T, Y>::of(of);
+    const auto* const own_dy = static_cast<const Y*>(dy);
+    auto* const own_dx = static_cast<T*>(dx);
+    with_width<Sum<T>>(is_wide<Sum<T>>(rows.width, rows.x, own_dy, own_dx), [&](auto columns) {
+      norm_gradient_kernel<decltype(columns)::value>
+          <<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(rows, own_dy, own_dx);
     });
   });
   return cudaGetLastError();
@@ -314,28 +333,30 @@ cudaError_t layer_norm_sums(const Normalization& of, const void* dy, void* scrat
     using Y = decltype(of_y);
     using A = Sum<T>;
     const WeightShares<T, Y> source{Rows<T, Y>::of(of), static_cast<const Y*>(dy)};
-    sum_columns(source, of.x.rows, of.x.width, is_wide<A>(of.x.width, of.x.elements, dy) ? kColumns<A> : 1,
-                static_cast<A*>(scratch), static_cast<A*>(results), stream);
+    const int columns = is_wide<A>(of.x.width, source.of.x, source.dy) ? kColumns<A> : 1;
+    sum_columns(source, of.x.rows, of.x.width, columns, static_cast<A*>(scratch), static_cast<A*>(results), stream);
   });
   return cudaGetLastError();
 }
 
-std::int64_t scratch_of_embedding(const Choice& choice) {
-  return blocks_of(choice) * choice.vocabulary * choice.dy.width;
+std::int64_t scratch_of_embedding(const ChosenRows& chosen) {
+  const std::int64_t blocks = blocks_of(chosen);
+  return blocks == 1 ? 0 : blocks * chosen.vocabulary * chosen.dy.width;
 }
 
-cudaError_t embedding_gradient(const Choice& choice, void* scratch, void* results, cudaStream_t stream) {
-  with_type(choice.dy.type, [&](auto element) {
+cudaError_t embedding_gradient(const ChosenRows& chosen, void* scratch, void* results, cudaStream_t stream) {
+  with_type(chosen.dy.type, [&](auto element) {
     using T = decltype(element);
     using A = Sum<T>;
-    const std::int64_t blocks = blocks_of(choice);
-    const dim3 grid(static_cast<unsigned>(choice.vocabulary), static_cast<unsigned>(blocks));
+    const std::int64_t blocks = blocks_of(chosen);
+    const dim3 grid(static_cast<unsigned>(chosen.vocabulary), static_cast<unsigned>(blocks));
     A* const sums = static_cast<A*>(blocks == 1 ? results : scratch);
-    with_width<A>(is_wide<A>(choice.dy.width, choice.dy.elements), [&](auto columns) {
-      embedding_kernel<decltype(columns)::value><<<grid, kThreads, 0, stream>>>(
-          choice.tokens, static_cast<const T*>(choice.dy.elements), choice.dy.rows, choice.dy.width, sums);
+    const auto* const dy = static_cast<const T*>(chosen.dy.elements);
+    with_width<A>(is_wide<A>(chosen.dy.width, dy), [&](auto columns) {
+      embedding_kernel<decltype(columns)::value>
+          <<<grid, kThreads, 0, stream>>>(chosen.tokens, dy, chosen.dy.rows, chosen.dy.width, sums);
     });
-    if (blocks != 1) add_up(sums, blocks, choice.vocabulary * choice.dy.width, static_cast<A*>(results), stream);
+    if (blocks != 1) add_up(sums, blocks, chosen.vocabulary * chosen.dy.width, static_cast<A*>(results), stream);
   });
   return cudaGetLastError();
 }

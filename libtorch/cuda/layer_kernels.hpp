@@ -20,8 +20,8 @@ struct Matrix {
 
 /// How many numbers the kernel for the sums of columns needs for its first pass. `sums`: 1, or 2 for layer_norm_sums.
 std::int64_t scratch_of_column_sums(const Matrix& matrix, int sums);
-/// Writes the sum of each column to `results` [width]. Sums are float64 for float64, otherwise float32. In stream order.
-/// Equal arguments give equal bits, here and below.
+/// Writes the sum of each column to `results` [width]. Sums are float64 for float64, otherwise float32. Here and below, they
+/// have an order that depends only on sizes and on the alignment of addresses, and work is in stream order.
 cudaError_t column_sums(const Matrix& matrix, void* scratch, void* results, cudaStream_t stream);
 
 /// Sums, `weight`, `bias` [width], `means` and `scales` [rows] are float64 for float64 rows, otherwise float32.
@@ -43,15 +43,15 @@ cudaError_t layer_norm_gradient(const Normalization& of, const void* dy, void* d
 cudaError_t layer_norm_sums(const Normalization& of, const void* dy, void* scratch, void* results, cudaStream_t stream);
 
 /// The rows of a table that tokens choose.
-struct Choice {
+struct ChosenRows {
   const std::int64_t* tokens;  // one for each row of dy
   Matrix dy;
   std::int64_t vocabulary;
 };
-/// How many numbers embedding_gradient needs for its first pass.
-std::int64_t scratch_of_embedding(const Choice& choice);
+/// How many numbers embedding_gradient needs for its first pass. 0 if one pass is enough.
+std::int64_t scratch_of_embedding(const ChosenRows& chosen);
 /// Writes the gradient of the table to `results` [vocabulary, width]: for each token, the sum of the rows of dy that
 /// belong to it. Reads all tokens for each entry of the vocabulary, which is faster than sorting them if it is small.
-cudaError_t embedding_gradient(const Choice& choice, void* scratch, void* results, cudaStream_t stream);
+cudaError_t embedding_gradient(const ChosenRows& chosen, void* scratch, void* results, cudaStream_t stream);
 
 }  // namespace syncrun::libtorch::detail::kernels

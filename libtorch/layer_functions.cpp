@@ -1,0 +1,218 @@
+#include "libtorch/layer_functions.hpp"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "libtorch/autocast_state.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::libtorch::detail {
+
+namespace {
+
+using ::torch::autograd::AutogradContext;
+using ::torch::autograd::variable_list;
+
+/// Undefined tensors are no arguments of an autograd::Function.
+using OptionalTensor = c10::optional<::torch::Tensor>;
+OptionalTensor optional(const ::torch::Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : OptionalTensor();
+}
+
+bool has_kernels_for(::torch::ScalarType type) {
+  return type == ::torch::kFloat32 || type == ::torch::kBFloat16 || type == ::torch::kFloat64;
+}
+
+bool is_vector(const ::torch::Tensor& tensor, std::int64_t size, const ::torch::Tensor& beside) {
+  return tensor.dim() == 1 && tensor.size(0) == size && tensor.device() == beside.device();
+}
+
+void keep(AutogradContext* context, const char* name, ::torch::ScalarType type) {
+  context->saved_data[name] = static_cast<std::int64_t>(type);
+}
+::torch::ScalarType kept_type(AutogradContext* context, const char* name) {
+  return static_cast<::torch::ScalarType>(context->saved_data[name].toInt());
+}
+/// A function keeps the address, because its backward pass has no other arguments.
+void keep(AutogradContext* context, std::int64_t operations) { context->saved_data["operations"] = operations; }
+GpuOperations& kept_operations(AutogradContext* context) {
+  return *reinterpret_cast<GpuOperations*>(context->saved_data["operations"].toInt());
+}
+std::int64_t address_of(GpuOperations& operations) { return reinterpret_cast<std::int64_t>(&operations); }
+
+void refuse_second_derivative(const char* function) {
+  if (!::torch::GradMode::is_enabled()) return;
+  std::string message = "lt::";
+  message.append(function).append(": the backward pass has create_graph, but on a GPU this function has no second ");
+  message.append("derivative. Use torch::").append(function).append(" in its place");
+  throw Error(ErrorKind::usage, message);
+}
+
+/// a * b, with elements of `type`.
+::torch::Tensor product(const ::torch::Tensor& a, const ::torch::Tensor& b, ::torch::ScalarType type) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 8)
+  if (a.is_cuda() && type == ::torch::kFloat32 && a.scalar_type() == ::torch::kBFloat16) return at::mm(a, b, type);
+#endif
+  return at::mm(a, b).to(type);
+}
+
+::torch::Tensor as_matrix(const ::torch::Tensor& tensor) {
+  return tensor.reshape({-1, tensor.size(-1)}).contiguous();
+}
+
+/// With y = x * w^T + b: dx = dy * w, dw = dy^T * x, and db is the sum of the rows of dy.
+class Linear : public ::torch::autograd::Function<Linear> {
+ public:
+  /// `own_weight` is the weight in the type of the product, without a gradient.
+  static ::torch::Tensor forward(AutogradContext* context, const ::torch::Tensor& x, const ::torch::Tensor& weight,
+                                 const OptionalTensor& bias, const ::torch::Tensor& own_weight,
+                                 std::int64_t operations) {
+    const auto rows = as_matrix(x.to(own_weight.scalar_type()));
+    keep(context, operations);
+    keep(context, "type_of_x", x.scalar_type());
+    keep(context, "type_of_weight", weight.scalar_type());
+    if (bias) keep(context, "type_of_bias", bias->scalar_type());
+    // Each is read for the gradient of the other one.
+    context->save_for_backward({weight.requires_grad() ? rows : ::torch::Tensor(),
+                                x.requires_grad() ? own_weight : ::torch::Tensor()});
+    const auto y = bias ? at::addmm(bias->to(own_weight.scalar_type()), rows, own_weight.t())
+                        : at::mm(rows, own_weight.t());
+    if (x.dim() == 2) return y;
+    auto sizes = x.sizes().vec();
+    sizes.back() = own_weight.size(0);
+    // The result of a function that is a view could not be changed in place.
+    return at::_unsafe_view(y, sizes);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivative("linear");
+    variable_list results(5);
+    const auto saved = context->get_saved_variables();
+    const auto dy = as_matrix(gradients[0]);
+    if (context->needs_input_grad(0)) {
+      auto sizes = gradients[0].sizes().vec();
+      sizes.back() = saved[1].size(1);
+      results[0] = at::mm(dy, saved[1]).view(sizes).to(kept_type(context, "type_of_x"));
+    }
+    if (context->needs_input_grad(1)) results[1] = product(dy.t(), saved[0], kept_type(context, "type_of_weight"));
+    if (context->saved_data.count("type_of_bias") != 0 && context->needs_input_grad(2))
+      results[2] = kept_operations(context).column_sums(dy).to(kept_type(context, "type_of_bias"));
+    return results;
+  }
+};
+
+class LayerNorm : public ::torch::autograd::Function<LayerNorm> {
+ public:
+  static ::torch::Tensor forward(AutogradContext* context, const ::torch::Tensor& x, const OptionalTensor& weight,
+                                 const OptionalTensor& bias, double epsilon, std::int64_t operations) {
+    keep(context, operations);
+    keep(context, "type_of_y", type_here(x));
+    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["epsilon"] = epsilon;
+    const NormalizationArguments arguments{x.contiguous(), contiguous_or_undefined(weight),
+                                           contiguous_or_undefined(bias), epsilon, type_here(x)};
+    auto [y, means, scales] = kept_operations(context).layer_norm(arguments);
+    context->save_for_backward({arguments.x, arguments.weight, means, scales});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivative("layer_norm");
+    variable_list results(5);
+    const auto saved = context->get_saved_variables();
+    const bool has_weight = saved[1].defined();
+    // LibTorch numbers only the arguments that are defined.
+    const bool wants_weight = has_weight && context->needs_input_grad(1);
+    const bool wants_bias =
+        context->saved_data["has_bias"].toBool() && context->needs_input_grad(has_weight ? 2 : 1);
+    const NormalizationArguments arguments{
+        saved[0], saved[1], {}, context->saved_data["epsilon"].toDouble(), kept_type(context, "type_of_y")};
+    const NormalizedRows rows{{}, saved[2], saved[3]};
+    const auto dy = gradients[0].contiguous();
+    if (context->needs_input_grad(0)) results[0] = kept_operations(context).layer_norm_gradient(arguments, rows, dy);
+    if (!wants_weight && !wants_bias) return results;
+    auto [of_weight, of_bias] = kept_operations(context).layer_norm_sums(arguments, rows, dy);
+    if (wants_weight) results[1] = of_weight;
+    if (wants_bias) results[2] = of_bias;
+    return results;
+  }
+
+ private:
+  static ::torch::Tensor contiguous_or_undefined(const OptionalTensor& tensor) {
+    return tensor ? tensor->contiguous() : ::torch::Tensor();
+  }
+};
+
+class Embedding : public ::torch::autograd::Function<Embedding> {
+ public:
+  static ::torch::Tensor forward(AutogradContext* context, const ::torch::Tensor& tokens, const ::torch::Tensor& table,
+                                 std::int64_t operations) {
+    keep(context, operations);
+    keep(context, "type", table.scalar_type());
+    context->saved_data["vocabulary"] = table.size(0);
+    context->save_for_backward({tokens.contiguous()});
+    return at::embedding(table, tokens);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivative("embedding");
+    auto of_table = kept_operations(context).embedding_gradient(
+        context->get_saved_variables()[0], gradients[0].contiguous(), context->saved_data["vocabulary"].toInt());
+    return {{}, of_table.to(kept_type(context, "type")), {}};
+  }
+};
+
+}  // namespace
+
+::torch::ScalarType type_here(const ::torch::Tensor& tensor) {
+  const auto device = tensor.device().type();
+  const bool is_converted =
+      is_autocast_enabled(device) && tensor.is_floating_point() && tensor.scalar_type() != ::torch::kFloat64;
+  return is_converted ? autocast_type(device) : tensor.scalar_type();
+}
+
+bool can_multiply(const ::torch::Tensor& x, const ::torch::Tensor& weight, const ::torch::Tensor& bias) {
+  if (x.dim() == 0 || x.numel() == 0 || weight.dim() != 2 || weight.numel() == 0) return false;
+  const auto type = type_here(x);
+  if (!has_kernels_for(type) || type_here(weight) != type) return false;
+  return !bias.defined() || (is_vector(bias, weight.size(0), x) && type_here(bias) == type);
+}
+
+bool can_normalize(const ::torch::Tensor& x, const ::torch::Tensor& weight, const ::torch::Tensor& bias) {
+  if (x.dim() == 0 || x.numel() == 0 || !has_kernels_for(x.scalar_type())) return false;
+  const auto type = type_here(x);
+  if (type != x.scalar_type() && type != ::torch::kBFloat16) return false;
+  const auto of_weights = x.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;
+  const auto fits = [&](const ::torch::Tensor& values) {
+    return !values.defined() || (is_vector(values, x.size(-1), x) && values.scalar_type() == of_weights);
+  };
+  return fits(weight) && fits(bias);
+}
+
+bool can_choose(const ::torch::Tensor& tokens, const ::torch::Tensor& table) {
+  constexpr std::int64_t kMostEntries = 8192;
+  constexpr std::int64_t kMostChecks = std::int64_t{1} << 24U;  // of a token against an entry
+  return tokens.device() == table.device() && table.dim() == 2 && table.numel() != 0 && tokens.numel() != 0 &&
+         tokens.scalar_type() == ::torch::kInt64 && has_kernels_for(table.scalar_type()) &&
+         table.size(0) <= kMostEntries && tokens.numel() <= kMostChecks / table.size(0);
+}
+
+::torch::Tensor multiply(GpuOperations& operations, const ::torch::Tensor& x, const ::torch::Tensor& weight,
+                         const ::torch::Tensor& bias) {
+  const auto type = type_here(weight);
+  // LibTorch keeps one converted copy of a parameter for a scope of autocast.
+  const auto own = type == weight.scalar_type() ? weight : at::autocast::cached_cast(type, weight, weight.device().type());
+  return Linear::apply(x, weight, optional(bias), own.detach(), address_of(operations));
+}
+
+::torch::Tensor normalize(GpuOperations& operations, const ::torch::Tensor& x, const ::torch::Tensor& weight,
+                          const ::torch::Tensor& bias, double epsilon) {
+  return LayerNorm::apply(x, optional(weight), optional(bias), epsilon, address_of(operations));
+}
+
+::torch::Tensor choose(GpuOperations& operations, const ::torch::Tensor& tokens, const ::torch::Tensor& table) {
+  return Embedding::apply(tokens, table, address_of(operations));
+}
+
+}  // namespace syncrun::libtorch::detail
