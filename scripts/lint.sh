@@ -4,9 +4,9 @@
 # script lists the sources for CUDA devices and does not check them. Configures build/release. Arguments: files to
 # check, one by one, instead of all.
 #
-# Most of the time is for the headers. So clang-tidy checks sources together if the build compiles them together. One
-# check would then read all of these sources for each function. For this check, clang-tidy checks the sources of the
-# library one by one. This also shows whether each source includes what it uses.
+# Most of the time is for the headers. So clang-tidy checks sources together if the build compiles them together. After
+# that, clang reads the sources of the library one by one, without these checks. This shows whether each source includes
+# what it uses.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -40,10 +40,12 @@ tidy() {
   tidy_some "$2" < <(grep -vE '/(tests|bench)/' "$list")
   tidy_some "$2,$of_small_numbers" < <(grep -E '/(tests|bench)/' "$list")
 }
-slow_together=performance-unnecessary-value-param
-tidy together "-$slow_together,-bugprone-suspicious-include"  # the files that combine sources include them
-tidy alone "-*,$slow_together"
+# Together with the headers of demos, this check takes longer than all others.
+slow=performance-unnecessary-value-param
+tidy library -bugprone-suspicious-include  # the files that combine sources include them
+tidy together "-$slow,-bugprone-suspicious-include"
 tidy single ""
+xargs -d '\n' -r -n 1 -P "$(nproc)" bash -c <"$folder/alone.txt" >>"$log" 2>&1 || code=1
 # clang-tidy also prints how many findings it has left out. These lines are removed.
 grep -vE '^[0-9]+ warnings? (generated|treated as errors?)\.?$' "$log" || true
 [ "$code" = 0 ] || exit 1

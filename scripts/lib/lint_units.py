@@ -5,9 +5,10 @@ usage: lint_units.py ROOT BUILD OUT [FILE...]
 
 Reads BUILD/compile_commands.json, and writes into OUT:
   compile_commands.json  for clang-tidy
-  together.txt           the files that include sources of the project that the build compiles together (SYNCRUN_UNITY)
+  library.txt            the files that include sources of the library that the build compiles together (SYNCRUN_UNITY)
+  together.txt           the same for other sources
   single.txt             the sources that the build compiles one by one
-  alone.txt              each source of the library that a file in together.txt includes
+  alone.txt              for each source of the library that a file in library.txt includes, a command that reads it
 
 With FILEs, the lists contain only these, to be checked one by one. Each must be a part of the build. Without FILEs,
 they contain all sources that git tracks in FOLDERS. The script names the sources that this build does not compile, for
@@ -17,6 +18,7 @@ that use LibTorch, which clang-tidy cannot read.
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +48,13 @@ def command_for(entry: dict, file: str) -> str:
     return PRECOMPILED.sub("", entry["command"]).replace(f"-c {entry['file']}", f"-c {file}")
 
 
+def reading(entry: dict, source: str, build: Path) -> str:
+    """A shell command that reads a source with clang, without the warnings that other steps look for."""
+    _, options = command_for(entry, source).split(" ", 1)
+    options = re.sub(r" -o \S+ -c ", " ", options)
+    return f"cd {shlex.quote(str(build))} && clang++-16 -fsyntax-only -w {options}"
+
+
 def main(root: Path, build: Path, out: Path, names: list[str]) -> int:
     wanted = [str((root / name).resolve()) for name in names] or tracked(root)
     library = tuple(f"{root}/{folder}/" for folder in LIBRARY)
@@ -65,8 +74,7 @@ def main(root: Path, build: Path, out: Path, names: list[str]) -> int:
             unit = source if names else entry["file"]
             commands[unit] = command_for(entry, unit)
             if unit != source and source.startswith(library):
-                alone.append(source)
-                commands[source] = command_for(entry, source)
+                alone.append(reading(entry, source, build))
 
     unknown = [str(Path(source).relative_to(root)) for source in wanted if source not in seen]
     if unknown and names:
@@ -79,9 +87,11 @@ def main(root: Path, build: Path, out: Path, names: list[str]) -> int:
 
     (out / "compile_commands.json").write_text(json.dumps(
         [{"directory": str(build), "file": unit, "command": command} for unit, command in commands.items()]), encoding="utf-8")
-    together = [unit for unit in commands if "/Unity/" in unit]
-    single = [unit for unit in commands if "/Unity/" not in unit and unit not in alone]
-    for kind, lines in (("together", together), ("single", single), ("alone", alone)):
+    single = [unit for unit in commands if "/Unity/" not in unit]
+    of_library = tuple(f"{build}/{folder}/" for folder in LIBRARY)
+    library_units = [unit for unit in commands if "/Unity/" in unit and unit.startswith(of_library)]
+    together = [unit for unit in commands if "/Unity/" in unit and unit not in library_units]
+    for kind, lines in (("library", library_units), ("together", together), ("single", single), ("alone", alone)):
         (out / f"{kind}.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return 0
 

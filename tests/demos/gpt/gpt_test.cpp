@@ -169,7 +169,7 @@ double bigram_loss(double added) {
 TEST(Gpt, LearnsMoreThanABigramModelKnows) {
   const double bigram = std::min({bigram_loss(1), bigram_loss(0.1), bigram_loss(0.01)});
   const CommandResult result =
-      run_gpt_on(2, {"--model", "tiny", "--batch-size", "8", "--max-iters", "800", "--learning-rate", "0.003"});
+      run_gpt_on(2, {"--model", "tiny", "--batch-size", "8", "--max-iters", "600", "--learning-rate", "0.003"});
   ASSERT_EQ(result.exit_code, 0) << result.errors;
   const double loss = number_after("held-out loss: ", result.output);
   std::printf("held-out loss %.4f, bigram model %.4f\n", loss, bigram);
