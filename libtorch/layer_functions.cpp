@@ -57,9 +57,7 @@ void refuse_second_derivative(const char* function) {
   return at::mm(a, b).to(type);
 }
 
-::torch::Tensor as_matrix(const ::torch::Tensor& tensor) {
-  return tensor.reshape({-1, tensor.size(-1)}).contiguous();
-}
+::torch::Tensor as_matrix(const ::torch::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}).contiguous(); }
 
 /// With y = x * w^T + b: dx = dy * w, dw = dy^T * x, and db is the sum of the rows of dy.
 class Linear : public ::torch::autograd::Function<Linear> {
@@ -74,10 +72,10 @@ class Linear : public ::torch::autograd::Function<Linear> {
     keep(context, "type_of_weight", weight.scalar_type());
     if (bias) keep(context, "type_of_bias", bias->scalar_type());
     // Each is read for the gradient of the other one.
-    context->save_for_backward({weight.requires_grad() ? rows : ::torch::Tensor(),
-                                x.requires_grad() ? own_weight : ::torch::Tensor()});
-    const auto y = bias ? at::addmm(bias->to(own_weight.scalar_type()), rows, own_weight.t())
-                        : at::mm(rows, own_weight.t());
+    context->save_for_backward(
+        {weight.requires_grad() ? rows : ::torch::Tensor(), x.requires_grad() ? own_weight : ::torch::Tensor()});
+    const auto y =
+        bias ? at::addmm(bias->to(own_weight.scalar_type()), rows, own_weight.t()) : at::mm(rows, own_weight.t());
     if (x.dim() == 2) return y;
     auto sizes = x.sizes().vec();
     sizes.back() = own_weight.size(0);
@@ -124,8 +122,7 @@ class LayerNorm : public ::torch::autograd::Function<LayerNorm> {
     const bool has_weight = saved[1].defined();
     // LibTorch numbers only the arguments that are defined.
     const bool wants_weight = has_weight && context->needs_input_grad(1);
-    const bool wants_bias =
-        context->saved_data["has_bias"].toBool() && context->needs_input_grad(has_weight ? 2 : 1);
+    const bool wants_bias = context->saved_data["has_bias"].toBool() && context->needs_input_grad(has_weight ? 2 : 1);
     const NormalizationArguments arguments{
         saved[0], saved[1], {}, context->saved_data["epsilon"].toDouble(), kept_type(context, "type_of_y")};
     const NormalizedRows rows{{}, saved[2], saved[3]};
@@ -202,7 +199,8 @@ bool can_choose(const ::torch::Tensor& tokens, const ::torch::Tensor& table) {
                          const ::torch::Tensor& bias) {
   const auto type = type_here(weight);
   // LibTorch keeps one converted copy of a parameter for a scope of autocast.
-  const auto own = type == weight.scalar_type() ? weight : at::autocast::cached_cast(type, weight, weight.device().type());
+  const auto own =
+      type == weight.scalar_type() ? weight : at::autocast::cached_cast(type, weight, weight.device().type());
   return Linear::apply(x, weight, optional(bias), own.detach(), address_of(operations));
 }
 

@@ -68,12 +68,12 @@ class FakeOperations final : public GpuOperations {
 
  private:
   static std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> gradients(const NormalizationArguments& of,
-                                                                          const NormalizedRows& rows,
-                                                                          const torch::Tensor& dy) {
+                                                                           const NormalizedRows& rows,
+                                                                           const torch::Tensor& dy) {
     auto sizes = of.x.sizes().vec();
     sizes.back() = 1;
-    return torch::native_layer_norm_backward(dy.to(of.x.scalar_type()), of.x, {of.x.size(-1)},
-                                             rows.means.view(sizes), rows.scales.view(sizes),
+    return torch::native_layer_norm_backward(dy.to(of.x.scalar_type()), of.x, {of.x.size(-1)}, rows.means.view(sizes),
+                                             rows.scales.view(sizes),
                                              of.weight.defined() ? of.weight : torch::ones({of.x.size(-1)}),
                                              torch::zeros({of.x.size(-1)}), {true, true, true});
   }
@@ -178,9 +178,7 @@ TEST_F(LibtorchLayerFunctions, NormalizeTheLastDimension) {
 TEST_F(LibtorchLayerFunctions, NormalizeArraysThatAreNotContiguous) {
   expect_equal(
       {with_gradient({4, 3}), with_gradient({8}), with_gradient({4})},
-      [this](const Tensors& in) {
-        return normalize(fake_, in[0].t(), in[1].slice(0, 0, 8, 2), in[2], 1e-5).t();
-      },
+      [this](const Tensors& in) { return normalize(fake_, in[0].t(), in[1].slice(0, 0, 8, 2), in[2], 1e-5).t(); },
       [](const Tensors& in) { return torch::layer_norm(in[0].t(), {4}, in[1].slice(0, 0, 8, 2), in[2]).t(); });
 }
 
