@@ -53,10 +53,11 @@ class GpuOperations {
   virtual ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                                  const CrossEntropyParts& parts, std::int64_t ignore_index) = 0;
   virtual NormalizedRows layer_norm(const NormalizationArguments& arguments) = 0;
-  // In the gradients, `dy` has the type of y, and `rows` is what layer_norm returned. The bias and y are not read.
-  /// The gradient of x.
+  /// The gradient of x. Here and below, `dy` has the type of y, and `rows` is what layer_norm returned. The bias and y are
+  /// not read.
   virtual ::torch::Tensor layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
                                               const ::torch::Tensor& dy) = 0;
+  /// The gradients of weight and bias.
   virtual WeightGradients layer_norm_sums(const NormalizationArguments& arguments, const NormalizedRows& rows,
                                           const ::torch::Tensor& dy) = 0;
   /// The sums of the columns of a matrix.

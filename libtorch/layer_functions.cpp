@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "libtorch/autocast_state.hpp"
 #include "syncrun/error.hpp"

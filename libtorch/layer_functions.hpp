@@ -17,8 +17,8 @@ bool can_multiply(const ::torch::Tensor& x, const ::torch::Tensor& weight, const
 bool can_normalize(const ::torch::Tensor& x, const ::torch::Tensor& weight, const ::torch::Tensor& bias);
 bool can_choose(const ::torch::Tensor& tokens, const ::torch::Tensor& table);
 
-// For arguments that have kernels. `operations` lives longer than the result. `weight` and `bias` may be undefined, except
-// for the weight of multiply().
+// These are for arguments that have kernels. `operations` lives longer than the result. `bias` may be undefined, and so may
+// the weight of normalize().
 ::torch::Tensor multiply(GpuOperations& operations, const ::torch::Tensor& x, const ::torch::Tensor& weight,
                          const ::torch::Tensor& bias);
 ::torch::Tensor normalize(GpuOperations& operations, const ::torch::Tensor& x, const ::torch::Tensor& weight,

@@ -15,6 +15,17 @@ constexpr int kLanes = 32;
 template <class A>
 constexpr int kColumns = 16 / sizeof(A);
 
+/// Whether threads can read or write `kWidth` elements of these arrays at once.
+template <int kWidth, class... T>
+bool fit(const T*... arrays) {
+  return (begin_at_multiples(sizeof(Pack<T, kWidth>), arrays) && ...);
+}
+/// The same for the rows of arrays of this width, with kColumns<A> elements.
+template <class A, class... T>
+bool is_wide(std::int64_t width, const T*... arrays) {
+  return width % kColumns<A> == 0 && fit<kColumns<A>>(arrays...);
+}
+
 /// Adds the elements of a matrix to the sums of its columns.
 template <class T>
 struct Elements {
@@ -104,8 +115,7 @@ void launch_column_sums(const Source& source, std::int64_t rows, std::int64_t ro
 template <class A>
 void add_up(const A* scratch, std::int64_t rows, std::int64_t width, A* results, cudaStream_t stream) {
   constexpr int kMany = 32;
-  const int columns =
-      width % kColumns<A> == 0 && begin_at_multiples(sizeof(Pack<A, kColumns<A>>), scratch) ? kColumns<A> : 1;
+  const int columns = is_wide<A>(width, scratch) ? kColumns<A> : 1;
   const Elements<A> source{scratch, width};
   if (rows <= ColumnGrid::kRows)
     launch_column_sums<ColumnGrid::kRows>(source, rows, rows, width, columns, results, stream);

@@ -1,6 +1,5 @@
 #include "libtorch/cuda/layer_kernels.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -12,7 +11,7 @@ namespace {
 
 constexpr int kRowsOfBlock = 4;  // of a normalization: one for each warp
 constexpr unsigned kAll = 0xffffffffU;
-// Of a block of embedding_kernel.
+// A block of embedding_kernel has kThreads threads, and looks through kTokens tokens.
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kLanes;
 constexpr int kTokensOfThread = 4;
@@ -27,17 +26,6 @@ __device__ A sum_of_warp(A own) {
 #pragma unroll
   for (int distance = kLanes / 2; distance > 0; distance /= 2) own += __shfl_xor_sync(kAll, own, distance);
   return own;
-}
-
-/// Whether threads can read or write `kWidth` elements of these arrays at once.
-template <int kWidth, class... T>
-bool fit(const T*... arrays) {
-  return (begin_at_multiples(sizeof(Pack<T, kWidth>), arrays) && ...);
-}
-/// The same for the rows of arrays of this width, with kColumns<A> elements.
-template <class A, class... T>
-bool is_wide(std::int64_t width, const T*... arrays) {
-  return width % kColumns<A> == 0 && fit<kColumns<A>>(arrays...);
 }
 
 /// A normalization whose types are known. A is the type of sums.

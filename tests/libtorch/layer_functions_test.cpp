@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <exception>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "libtorch/autocast_state.hpp"
