@@ -219,11 +219,13 @@ class Hosts:
             try:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 is_there = os.readlink(entry / "ns/pid") == os.readlink(f"/proc/{self.init[host]}/ns/pid")
+                started = int((entry / "stat").read_text().rpartition(")")[2].split()[19])
             except OSError:
                 continue
             if is_there and line.startswith(str(text)):
-                found.append(int(entry.name))
-        return sorted(found)
+                found.append((started, int(entry.name)))
+        # A younger process can have a smaller number: after the largest number, the kernel begins again with small ones.
+        return [pid for _, pid in sorted(found)]
 
     # ---- the shell from host to host (remote_shell.py)
 
