@@ -16,21 +16,38 @@ struct CrossEntropyParts {
   ::torch::Tensor count;
 };
 
-/// What layer_norm() computes: y in the shape of x, and for each row its mean and 1 / sqrt(variance + epsilon).
+/// What layer_norm() computes: the sum x + change (x itself if there is no change), y in the shape of x, and for each row of
+/// the sum its mean and 1 / sqrt(variance + epsilon).
 struct NormalizedRows {
+  ::torch::Tensor sum;
   ::torch::Tensor y;
   ::torch::Tensor means;
   ::torch::Tensor scales;
 };
 
-/// The arguments of layer_norm(). `weight` and `bias` may be undefined. `type_of_y` is the type of x, or bfloat16 for
-/// float32.
+/// The arguments of layer_norm(). `change`, `weight` and `bias` may be undefined. The types of `change` and of y are that of
+/// x, or bfloat16 for float32.
 struct NormalizationArguments {
   ::torch::Tensor x;
+  ::torch::Tensor change;
   ::torch::Tensor weight;
   ::torch::Tensor bias;
   double epsilon = 0;
   ::torch::ScalarType type_of_y{};
+};
+
+/// The gradients that layer_norm_gradient() reads: of y, and of the sum, which may be undefined. They have the types of these
+/// results. `type_of_change` is that of the gradient of the change.
+struct UpstreamGradients {
+  ::torch::Tensor of_y;
+  ::torch::Tensor of_sum;
+  ::torch::ScalarType type_of_change{};
+};
+
+/// Both have the same numbers. If x and change have the same type, they are one tensor.
+struct SummandGradients {
+  ::torch::Tensor of_x;
+  ::torch::Tensor of_change;
 };
 
 struct WeightGradients {
@@ -53,11 +70,11 @@ class GpuOperations {
   virtual ::torch::Tensor cross_entropy_gradient(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                                  const CrossEntropyParts& parts, std::int64_t ignore_index) = 0;
   virtual NormalizedRows layer_norm(const NormalizationArguments& arguments) = 0;
-  /// The gradient of x. Here and below, `dy` has the type of y, and `rows` is what layer_norm returned. The bias and y are
-  /// not read.
-  virtual ::torch::Tensor layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
-                                              const ::torch::Tensor& dy) = 0;
-  /// The gradients of weight and bias.
+  /// The gradients of x and change. Here and below, `rows` is what layer_norm returned. Of the arguments, only the weight and
+  /// the type of y are read. y is not read.
+  virtual SummandGradients layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
+                                               const UpstreamGradients& upstream) = 0;
+  /// The gradients of weight and bias. `dy` has the type of y.
   virtual WeightGradients layer_norm_sums(const NormalizationArguments& arguments, const NormalizedRows& rows,
                                           const ::torch::Tensor& dy) = 0;
   /// The sums of the columns of a matrix.

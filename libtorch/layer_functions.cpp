@@ -44,7 +44,7 @@ void refuse_second_derivative(const char* function) {
   if (!::torch::GradMode::is_enabled()) return;
   std::string message = "lt::";
   message.append(function).append(": the backward pass has create_graph, but on a GPU this function has no second ");
-  message.append("derivative. Use torch::").append(function).append(" in its place");
+  message.append("derivative. Use LibTorch's functions in its place");
   throw Error(ErrorKind::usage, message);
 }
 
@@ -73,8 +73,7 @@ class Linear : public ::torch::autograd::Function<Linear> {
     // Each is read for the gradient of the other one.
     context->save_for_backward(
         {weight.requires_grad() ? rows : ::torch::Tensor(), x.requires_grad() ? own_weight : ::torch::Tensor()});
-    const auto y =
-        bias ? at::addmm(bias->to(own_weight.scalar_type()), rows, own_weight.t()) : at::mm(rows, own_weight.t());
+    const auto y = bias ? at::addmm(bias->to(own_weight.scalar_type()), rows, own_weight.t()) : at::mm(rows, own_weight.t());
     if (x.dim() == 2) return y;
     auto sizes = x.sizes().vec();
     sizes.back() = own_weight.size(0);
@@ -99,44 +98,119 @@ class Linear : public ::torch::autograd::Function<Linear> {
   }
 };
 
+::torch::Tensor contiguous_or_undefined(const OptionalTensor& tensor) {
+  return tensor ? tensor->contiguous() : ::torch::Tensor();
+}
+
+/// Normalizes, and keeps what the backward pass reads.
+NormalizedRows normalize_and_keep(AutogradContext* context, const NormalizationArguments& arguments,
+                                  std::int64_t operations) {
+  keep(context, operations);
+  keep(context, "type_of_y", arguments.type_of_y);
+  context->saved_data["has_bias"] = arguments.bias.defined();
+  auto rows = kept_operations(context).layer_norm(arguments);
+  context->save_for_backward({rows.sum, arguments.weight, rows.means, rows.scales});
+  return rows;
+}
+
+/// What normalize_and_keep() has kept.
+struct KeptNormalization {
+  explicit KeptNormalization(AutogradContext* context) {
+    const auto saved = context->get_saved_variables();
+    rows.sum = saved[0];
+    arguments.weight = saved[1];
+    arguments.type_of_y = kept_type(context, "type_of_y");
+    rows.means = saved[2];
+    rows.scales = saved[3];
+  }
+  /// Sets the gradients of weight and bias, where they are wanted. `first`: which argument the weight is.
+  void set_weight_gradients(AutogradContext* context, const ::torch::Tensor& dy, std::size_t first,
+                            variable_list& results) const {
+    const bool has_weight = arguments.weight.defined();
+    // LibTorch numbers only the arguments that are defined.
+    const bool wants_weight = has_weight && context->needs_input_grad(first);
+    const bool wants_bias =
+        context->saved_data["has_bias"].toBool() && context->needs_input_grad(has_weight ? first + 1 : first);
+    if (!wants_weight && !wants_bias) return;
+    auto [of_weight, of_bias] = kept_operations(context).layer_norm_sums(arguments, rows, dy);
+    if (wants_weight) results[first] = of_weight;
+    if (wants_bias) results[first + 1] = of_bias;
+  }
+
+  NormalizationArguments arguments;
+  NormalizedRows rows;
+};
+
 class LayerNorm : public ::torch::autograd::Function<LayerNorm> {
  public:
   static ::torch::Tensor forward(AutogradContext* context, const ::torch::Tensor& x, const OptionalTensor& weight,
                                  const OptionalTensor& bias, double epsilon, std::int64_t operations) {
-    keep(context, operations);
-    keep(context, "type_of_y", type_here(x));
-    context->saved_data["has_bias"] = bias.has_value();
-    context->saved_data["epsilon"] = epsilon;
-    const NormalizationArguments arguments{x.contiguous(), contiguous_or_undefined(weight),
-                                           contiguous_or_undefined(bias), epsilon, type_here(x)};
-    auto [y, means, scales] = kept_operations(context).layer_norm(arguments);
-    context->save_for_backward({arguments.x, arguments.weight, means, scales});
-    return y;
+    return normalize_and_keep(context,
+                              {.x = x.contiguous(),
+                               .change = {},
+                               .weight = contiguous_or_undefined(weight),
+                               .bias = contiguous_or_undefined(bias),
+                               .epsilon = epsilon,
+                               .type_of_y = type_here(x)},
+                              operations)
+        .y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("layer_norm");
     variable_list results(5);
-    const auto saved = context->get_saved_variables();
-    const bool has_weight = saved[1].defined();
-    // LibTorch numbers only the arguments that are defined.
-    const bool wants_weight = has_weight && context->needs_input_grad(1);
-    const bool wants_bias = context->saved_data["has_bias"].toBool() && context->needs_input_grad(has_weight ? 2 : 1);
-    const NormalizationArguments arguments{
-        saved[0], saved[1], {}, context->saved_data["epsilon"].toDouble(), kept_type(context, "type_of_y")};
-    const NormalizedRows rows{{}, saved[2], saved[3]};
+    const KeptNormalization kept(context);
     const auto dy = gradients[0].contiguous();
-    if (context->needs_input_grad(0)) results[0] = kept_operations(context).layer_norm_gradient(arguments, rows, dy);
-    if (!wants_weight && !wants_bias) return results;
-    auto [of_weight, of_bias] = kept_operations(context).layer_norm_sums(arguments, rows, dy);
-    if (wants_weight) results[1] = of_weight;
-    if (wants_bias) results[2] = of_bias;
+    if (context->needs_input_grad(0)) {
+      results[0] = kept_operations(context)
+                       .layer_norm_gradient(kept.arguments, kept.rows, {dy, {}, kept.rows.sum.scalar_type()})
+                       .of_x;
+    }
+    kept.set_weight_gradients(context, dy, 1, results);
     return results;
   }
+};
 
- private:
-  static ::torch::Tensor contiguous_or_undefined(const OptionalTensor& tensor) {
-    return tensor ? tensor->contiguous() : ::torch::Tensor();
+/// Its results are the sum and the normalized sum.
+class AddLayerNorm : public ::torch::autograd::Function<AddLayerNorm> {
+ public:
+  static variable_list forward(AutogradContext* context, const ::torch::Tensor& x, const ::torch::Tensor& change,
+                               const OptionalTensor& weight, const OptionalTensor& bias, double epsilon,
+                               std::int64_t operations) {
+    // The sum of the last layer is not used. Its gradient is then undefined in place of zeros.
+    context->set_materialize_grads(false);
+    keep(context, "type_of_change", change.scalar_type());
+    const auto rows = normalize_and_keep(context,
+                                         {.x = x.contiguous(),
+                                          .change = change.contiguous(),
+                                          .weight = contiguous_or_undefined(weight),
+                                          .bias = contiguous_or_undefined(bias),
+                                          .epsilon = epsilon,
+                                          .type_of_y = type_here(x)},
+                                         operations);
+    return {rows.sum, rows.y};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivative("add_layer_norm");
+    variable_list results(6);
+    const auto type_of_change = kept_type(context, "type_of_change");
+    if (!gradients[1].defined()) {
+      results[0] = gradients[0];
+      if (gradients[0].defined()) results[1] = gradients[0].to(type_of_change);
+      return results;
+    }
+    const KeptNormalization kept(context);
+    const auto dy = gradients[1].contiguous();
+    if (context->needs_input_grad(0) || context->needs_input_grad(1)) {
+      const auto of_sum = gradients[0].defined() ? gradients[0].contiguous() : ::torch::Tensor();
+      auto [of_x, of_change] =
+          kept_operations(context).layer_norm_gradient(kept.arguments, kept.rows, {dy, of_sum, type_of_change});
+      results[0] = of_x;
+      results[1] = of_change;
+    }
+    kept.set_weight_gradients(context, dy, 2, results);
+    return results;
   }
 };
 
@@ -186,6 +260,12 @@ bool can_normalize(const ::torch::Tensor& x, const ::torch::Tensor& weight, cons
   return fits(weight) && fits(bias);
 }
 
+bool can_add(const ::torch::Tensor& x, const ::torch::Tensor& change) {
+  if (x.sizes() != change.sizes() || x.device() != change.device()) return false;
+  return change.scalar_type() == x.scalar_type() ||
+         (x.scalar_type() == ::torch::kFloat32 && change.scalar_type() == ::torch::kBFloat16);
+}
+
 bool can_choose(const ::torch::Tensor& tokens, const ::torch::Tensor& table) {
   constexpr std::int64_t kMostEntries = 8192;
   constexpr std::int64_t kMostChecks = std::int64_t{1} << 24U;  // of a token against an entry
@@ -206,6 +286,13 @@ bool can_choose(const ::torch::Tensor& tokens, const ::torch::Tensor& table) {
 ::torch::Tensor normalize(GpuOperations& operations, const ::torch::Tensor& x, const ::torch::Tensor& weight,
                           const ::torch::Tensor& bias, double epsilon) {
   return LayerNorm::apply(x, optional(weight), optional(bias), epsilon, address_of(operations));
+}
+
+SumAndNorm add_and_normalize(GpuOperations& operations, const Summands& summands, const ::torch::Tensor& weight,
+                             const ::torch::Tensor& bias, double epsilon) {
+  const auto results = AddLayerNorm::apply(summands.x, summands.change, optional(weight), optional(bias), epsilon,
+                                           address_of(operations));
+  return {results[0], results[1]};
 }
 
 ::torch::Tensor choose(GpuOperations& operations, const ::torch::Tensor& tokens, const ::torch::Tensor& table) {

@@ -18,8 +18,11 @@ torch::nn::LayerNorm layer_norm(const ModelConfig& config) {
 torch::Tensor product(const torch::nn::Linear& layer, const torch::Tensor& x) {
   return syncrun::libtorch::linear(x, layer->weight, layer->bias);
 }
-torch::Tensor normalized(const torch::nn::LayerNorm& norm, const torch::Tensor& x) {
-  return syncrun::libtorch::layer_norm(x, norm->weight, norm->bias, norm->options.eps());
+syncrun::libtorch::SumAndNorm add_and_normalize(const torch::nn::LayerNorm& norm, const Residual& residual) {
+  const double epsilon = norm->options.eps();
+  const auto& [x, change] = residual;
+  if (change.defined()) return syncrun::libtorch::add_layer_norm(x, change, norm->weight, norm->bias, epsilon);
+  return {x, syncrun::libtorch::layer_norm(x, norm->weight, norm->bias, epsilon)};
 }
 
 torch::Tensor drop(const torch::Tensor& x, double dropout, bool is_training) {
@@ -86,9 +89,10 @@ Block::Block(const ModelConfig& config)
   register_module("mlp", mlp_);
 }
 
-torch::Tensor Block::forward(const torch::Tensor& x) {
-  const auto y = x + attn_->forward(normalized(ln_1_, x));
-  return y + mlp_->forward(normalized(ln_2_, y));
+Residual Block::forward(const Residual& residual) {
+  const auto [x, normal_x] = add_and_normalize(ln_1_, residual);
+  const auto [y, normal_y] = add_and_normalize(ln_2_, {x, attn_->forward(normal_x)});
+  return {y, mlp_->forward(normal_y)};
 }
 
 Gpt::Gpt(const ModelConfig& config)
@@ -119,10 +123,11 @@ void Gpt::set_initial_values() {
 }
 
 torch::Tensor Gpt::embed(const torch::Tensor& tokens) {
-  const auto positions = torch::arange(tokens.size(1), tokens.options());
-  auto x = drop(syncrun::libtorch::embedding(tokens, wte_->weight) + wpe_(positions), config_.dropout, is_training());
-  for (const auto& block : h_) x = block->forward(x);
-  return normalized(ln_f_, x);
+  // The rows of the first positions, for all windows.
+  const auto x = syncrun::libtorch::embedding(tokens, wte_->weight) + wpe_->weight.narrow(0, 0, tokens.size(1));
+  Residual residual{drop(x, config_.dropout, is_training()), {}};
+  for (const auto& block : h_) residual = block->forward(residual);
+  return add_and_normalize(ln_f_, residual).norm;
 }
 
 torch::Tensor Gpt::forward(const torch::Tensor& tokens) {

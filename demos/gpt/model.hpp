@@ -43,11 +43,17 @@ class Mlp : public torch::nn::Module {
   torch::nn::Linear c_proj_;
 };
 
+/// What a block passes on: `x`, and what its last layer adds to it. The next layer adds it while it normalizes.
+struct Residual {
+  torch::Tensor x;
+  torch::Tensor change;  // undefined: nothing
+};
+
 /// x + attention(norm(x)), and then x + mlp(norm(x)).
 class Block : public torch::nn::Module {
  public:
   explicit Block(const ModelConfig& config);
-  torch::Tensor forward(const torch::Tensor& x);
+  Residual forward(const Residual& residual);
 
  private:
   torch::nn::LayerNorm ln_1_;

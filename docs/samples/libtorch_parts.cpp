@@ -109,10 +109,10 @@ struct Block : torch::nn::Module {
     register_module("first", first);
     register_module("last", last);
   }
-  torch::Tensor forward(const torch::Tensor& x) {
-    const auto normal = lt::layer_norm(x, norm->weight, norm->bias);   // in place of norm(x)
-    const auto wide = lt::linear(normal, first->weight, first->bias);  // in place of first(normal)
-    return x + lt::linear(torch::gelu(wide), last->weight, last->bias);
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& change) {
+    const auto [sum, normal] = lt::add_layer_norm(x, change, norm->weight, norm->bias);  // x + change, norm(x + change)
+    const auto wide = lt::linear(normal, first->weight, first->bias);                    // in place of first(normal)
+    return sum + lt::linear(torch::gelu(wide), last->weight, last->bias);
   }
   torch::nn::LayerNorm norm;
   torch::nn::Linear first, last;

@@ -50,9 +50,12 @@ kernels::Matrix matrix_of(const ::torch::Tensor& tensor) {
   return {element_of(tensor.scalar_type()), tensor.data_ptr(), tensor.numel() / width, width};
 }
 
-kernels::Normalization normalization_of(const NormalizationArguments& arguments, const NormalizedRows& rows) {
-  const auto memory_of = [](const ::torch::Tensor& tensor) { return tensor.defined() ? tensor.data_ptr() : nullptr; };
-  return {.x = matrix_of(arguments.x),
+void* memory_of(const ::torch::Tensor& tensor) { return tensor.defined() ? tensor.data_ptr() : nullptr; }
+
+/// For a normalization of `rows`: x, or in the backward pass the sum.
+kernels::Normalization normalization_of(const ::torch::Tensor& rows_of_x, const NormalizationArguments& arguments,
+                                        const NormalizedRows& rows) {
+  return {.x = matrix_of(rows_of_x),
           .weight = memory_of(arguments.weight),
           .bias = memory_of(arguments.bias),
           .epsilon = arguments.epsilon,
@@ -89,26 +92,41 @@ class KernelCalls final : public GpuOperations {
     const ::torch::Tensor& x = arguments.x;
     const c10::cuda::CUDAGuard guard(x.device());
     const std::int64_t rows = x.numel() / x.size(-1);
-    NormalizedRows result{::torch::empty(x.sizes(), x.options().dtype(arguments.type_of_y).requires_grad(false)),
+    const auto options = x.options().requires_grad(false);
+    NormalizedRows result{x, ::torch::empty(x.sizes(), options.dtype(arguments.type_of_y)),
                           ::torch::empty({rows}, sums_like(x)), ::torch::empty({rows}, sums_like(x))};
-    check_launch("layer_norm", kernels::layer_norm(normalization_of(arguments, result), result.y.data_ptr(),
-                                                   c10::cuda::getCurrentCUDAStream()));
+    kernels::Addition addition;
+    if (arguments.change.defined()) {
+      result.sum = ::torch::empty(x.sizes(), options);
+      addition = {arguments.change.data_ptr(), element_of(arguments.change.scalar_type()), result.sum.data_ptr()};
+    }
+    check_launch("layer_norm", kernels::layer_norm(normalization_of(x, arguments, result), addition,
+                                                   result.y.data_ptr(), c10::cuda::getCurrentCUDAStream()));
     return result;
   }
-  ::torch::Tensor layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
-                                      const ::torch::Tensor& dy) override {
-    const c10::cuda::CUDAGuard guard(dy.device());
-    auto dx = ::torch::empty_like(arguments.x);
-    check_launch("layer_norm", kernels::layer_norm_gradient(normalization_of(arguments, rows), dy.data_ptr(),
-                                                            dx.data_ptr(), c10::cuda::getCurrentCUDAStream()));
-    return dx;
+  SummandGradients layer_norm_gradient(const NormalizationArguments& arguments, const NormalizedRows& rows,
+                                       const UpstreamGradients& upstream) override {
+    const c10::cuda::CUDAGuard guard(upstream.of_y.device());
+    const auto options = rows.sum.options().requires_grad(false);
+    SummandGradients results;
+    results.of_x = ::torch::empty(rows.sum.sizes(), options);
+    const bool is_short = upstream.type_of_change != rows.sum.scalar_type();
+    results.of_change =
+        is_short ? ::torch::empty(rows.sum.sizes(), options.dtype(upstream.type_of_change)) : results.of_x;
+    const kernels::NormalizationGradient gradient{.dy = upstream.of_y.data_ptr(),
+                                                  .ds = memory_of(upstream.of_sum),
+                                                  .dx = results.of_x.data_ptr(),
+                                                  .short_change = is_short ? results.of_change.data_ptr() : nullptr};
+    check_launch("layer_norm", kernels::layer_norm_gradient(normalization_of(rows.sum, arguments, rows), gradient,
+                                                            c10::cuda::getCurrentCUDAStream()));
+    return results;
   }
   WeightGradients layer_norm_sums(const NormalizationArguments& arguments, const NormalizedRows& rows,
                                   const ::torch::Tensor& dy) override {
     const c10::cuda::CUDAGuard guard(dy.device());
-    const auto normalization = normalization_of(arguments, rows);
-    const auto sums = ::torch::empty({2, arguments.x.size(-1)}, sums_like(dy));
-    const auto scratch = ::torch::empty({kernels::scratch_of_column_sums(normalization.x, 2)}, sums_like(dy));
+    const auto normalization = normalization_of(rows.sum, arguments, rows);
+    const auto sums = ::torch::empty({2, rows.sum.size(-1)}, sums_like(rows.sum));
+    const auto scratch = ::torch::empty({kernels::scratch_of_column_sums(normalization.x, 2)}, sums_like(rows.sum));
     check_launch("layer_norm", kernels::layer_norm_sums(normalization, dy.data_ptr(), scratch.data_ptr(),
                                                         sums.data_ptr(), c10::cuda::getCurrentCUDAStream()));
     return {sums[0], sums[1]};

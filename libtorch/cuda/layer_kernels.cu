@@ -79,23 +79,76 @@ struct Rows {
   }
 };
 
+/// What a normalization adds to x first. At most one of the changes is not null.
+template <class T>
+struct Sums {
+  const T* change;
+  const __nv_bfloat16* short_change;
+  T* sum;
+
+  static Sums of(const Addition& addition, Element type_of_x) {
+    const bool is_short = addition.type != type_of_x;
+    return {.change = is_short ? nullptr : static_cast<const T*>(addition.change),
+            .short_change = is_short ? static_cast<const __nv_bfloat16*>(addition.change) : nullptr,
+            .sum = static_cast<T*>(addition.sum)};
+  }
+  /// Adds to elements of x, which begin at `index` of the array, and writes the sum.
+  template <int kWidth>
+  __device__ Pack<T, kWidth> add(Pack<T, kWidth> x, std::int64_t index) const {
+    if (change != nullptr) add_from<kWidth>(change + index, x);
+    else if (short_change != nullptr) add_from<kWidth>(short_change + index, x);
+    else return x;
+    *reinterpret_cast<Pack<T, kWidth>*>(sum + index) = x;
+    return x;
+  }
+
+ private:
+  template <int kWidth, class C>
+  __device__ static void add_from(const C* from, Pack<T, kWidth>& x) {
+    using A = Sum<T>;
+    const auto added = *reinterpret_cast<const Pack<C, kWidth>*>(from);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k)
+      x.values[k] = static_cast<T>(static_cast<A>(x.values[k]) + static_cast<A>(added.values[k]));
+  }
+};
+
+/// The arrays of a gradient.
+template <class T, class Y>
+struct Gradient {
+  const Y* dy;
+  const T* ds;
+  T* dx;
+  __nv_bfloat16* short_change;
+
+  static Gradient of(const NormalizationGradient& gradient) {
+    return {.dy = static_cast<const Y*>(gradient.dy),
+            .ds = static_cast<const T*>(gradient.ds),
+            .dx = static_cast<T*>(gradient.dx),
+            .short_change = static_cast<__nv_bfloat16*>(gradient.short_change)};
+  }
+};
+
 /// The row of this warp.
 __device__ std::int64_t own_row() { return std::int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.y; }
 
 template <int kWidth, class T, class Y>
-__global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_kernel(Rows<T, Y> of, Y* y) {
+__global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_kernel(Rows<T, Y> of, Sums<T> sums, Y* y) {
   using A = Sum<T>;
   const std::int64_t row = own_row();
   if (row >= of.rows) return;
   const T* const x = of.x + row * of.width;
   A sum = 0;
-  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t) {
+  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t column) {
+    const auto added = sums.template add<kWidth>(pack, row * of.width + column);
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) sum += static_cast<A>(pack.values[k]);
+    for (int k = 0; k < kWidth; ++k) sum += static_cast<A>(added.values[k]);
   });
+  // From here on, each lane reads the sums that it has written.
+  const T* const s = sums.sum == nullptr ? x : sums.sum + row * of.width;
   const A mean = sum_of_warp(sum) / static_cast<A>(of.width);
   A squares = 0;  // a second pass, because the difference of two large sums would lose digits
-  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t) {
+  of.template for_each_pack<kWidth>(s, [&](const Pack<T, kWidth>& pack, std::int64_t) {
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       const A distance = static_cast<A>(pack.values[k]) - mean;
@@ -103,7 +156,7 @@ __global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_kernel(Rows<T, Y> o
     }
   });
   const A scale = rsqrt_of(sum_of_warp(squares) / static_cast<A>(of.width) + of.epsilon);
-  of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t column) {
+  of.template for_each_pack<kWidth>(s, [&](const Pack<T, kWidth>& pack, std::int64_t column) {
     const auto weights = of.template weights_at<kWidth>(column);
     const auto biases = of.template biases_at<kWidth>(column);
     Pack<Y, kWidth> result;
@@ -120,12 +173,12 @@ __global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_kernel(Rows<T, Y> o
 }
 
 template <int kWidth, class T, class Y>
-__global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_gradient_kernel(Rows<T, Y> of, const Y* dy, T* dx) {
+__global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_gradient_kernel(Rows<T, Y> of, Gradient<T, Y> gradient) {
   using A = Sum<T>;
   const std::int64_t row = own_row();
   if (row >= of.rows) return;
   const T* const x = of.x + row * of.width;
-  const Y* const own_dy = dy + row * of.width;
+  const Y* const own_dy = gradient.dy + row * of.width;
   const A mean = of.means[row];
   const A scale = of.scales[row];
   A sum = 0;       // of g
@@ -145,14 +198,22 @@ __global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_gradient_kernel(Row
   of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t column) {
     const auto upstream = *reinterpret_cast<const Pack<Y, kWidth>*>(own_dy + column);
     const auto weights = of.template weights_at<kWidth>(column);
+    const std::int64_t index = row * of.width + column;
+    Pack<T, kWidth> of_sum{};
+    if (gradient.ds != nullptr) of_sum = *reinterpret_cast<const Pack<T, kWidth>*>(gradient.ds + index);
     Pack<T, kWidth> result;
+    Pack<__nv_bfloat16, kWidth> short_result;
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       const A g = static_cast<A>(upstream.values[k]) * weights.values[k];
       const A n = (static_cast<A>(pack.values[k]) - mean) * scale;
-      result.values[k] = static_cast<T>(scale * (g - mean_g - n * mean_product));
+      const A exact = static_cast<A>(of_sum.values[k]) + scale * (g - mean_g - n * mean_product);
+      result.values[k] = static_cast<T>(exact);
+      short_result.values[k] = static_cast<__nv_bfloat16>(exact);
     }
-    *reinterpret_cast<Pack<T, kWidth>*>(dx + row * of.width + column) = result;
+    *reinterpret_cast<Pack<T, kWidth>*>(gradient.dx + index) = result;
+    if (gradient.short_change != nullptr)
+      *reinterpret_cast<Pack<__nv_bfloat16, kWidth>*>(gradient.short_change + index) = short_result;
   });
 }
 
@@ -287,28 +348,30 @@ cudaError_t column_sums(const Matrix& matrix, void* scratch, void* results, cuda
   return cudaGetLastError();
 }
 
-cudaError_t layer_norm(const Normalization& of, void* y, cudaStream_t stream) {
+cudaError_t layer_norm(const Normalization& of, const Addition& addition, void* y, cudaStream_t stream) {
   with_types(of, [&](auto x, auto of_y) {
     using Y = decltype(of_y);
-    const auto rows = Rows<decltype(x), Y>::of(of);
+    using T = decltype(x);
+    const auto rows = Rows<T, Y>::of(of);
+    const auto sums = Sums<T>::of(addition, of.x.type);
     auto* const own_y = static_cast<Y*>(y);
-    with_width<Sum<decltype(x)>>(is_wide<Sum<decltype(x)>>(rows.width, rows.x, own_y), [&](auto columns) {
-      norm_kernel<decltype(columns)::value><<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(rows, own_y);
+    const bool wide = is_wide<Sum<T>>(rows.width, rows.x, sums.change, sums.short_change, sums.sum, own_y);
+    with_width<Sum<T>>(wide, [&](auto columns) {
+      norm_kernel<decltype(columns)::value><<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(rows, sums, own_y);
     });
   });
   return cudaGetLastError();
 }
 
-cudaError_t layer_norm_gradient(const Normalization& of, const void* dy, void* dx, cudaStream_t stream) {
+cudaError_t layer_norm_gradient(const Normalization& of, const NormalizationGradient& gradient, cudaStream_t stream) {
   with_types(of, [&](auto x, auto of_y) {
     using T = decltype(x);
     using Y = decltype(of_y);
     const auto rows = Rows<T, Y>::of(of);
-    const auto* const own_dy = static_cast<const Y*>(dy);
-    auto* const own_dx = static_cast<T*>(dx);
-    with_width<Sum<T>>(is_wide<Sum<T>>(rows.width, rows.x, own_dy, own_dx), [&](auto columns) {
-      norm_gradient_kernel<decltype(columns)::value>
-          <<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(rows, own_dy, own_dx);
+    const auto own = Gradient<T, Y>::of(gradient);
+    const bool wide = is_wide<Sum<T>>(rows.width, rows.x, own.dy, own.ds, own.dx, own.short_change);
+    with_width<Sum<T>>(wide, [&](auto columns) {
+      norm_gradient_kernel<decltype(columns)::value><<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(rows, own);
     });
   });
   return cudaGetLastError();

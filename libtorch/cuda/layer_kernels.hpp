@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernels of linear(), layer_norm() and embedding().
+// The kernels of linear(), layer_norm(), add_layer_norm() and embedding().
 
 #include <cuda_runtime_api.h>
 
@@ -26,7 +26,7 @@ cudaError_t column_sums(const Matrix& matrix, void* scratch, void* results, cuda
 
 /// Sums, `weight`, `bias` [width], `means` and `scales` [rows] are float64 for float64 rows, otherwise float32.
 struct Normalization {
-  Matrix x;
+  Matrix x;            // for gradients: what was normalized, x + change
   const void* weight;  // may be null: 1
   const void* bias;    // may be null: 0
   double epsilon;      // added to the variance of a row
@@ -34,11 +34,24 @@ struct Normalization {
   void* means;
   void* scales;  // 1 / sqrt(variance + epsilon)
 };
-/// Writes means, scales, and y = (x - mean) * scale * weight + bias.
-cudaError_t layer_norm(const Normalization& of, void* y, cudaStream_t stream);
-/// Writes the gradient of x, of its type, from the gradient of y, of its type. Reads means and scales. With g = dy * weight
-/// and n = (x - mean) * scale: dx = scale * (g - mean(g) - n * mean(g * n)).
-cudaError_t layer_norm_gradient(const Normalization& of, const void* dy, void* dx, cudaStream_t stream);
+/// What is added to the rows before they are normalized.
+struct Addition {
+  const void* change = nullptr;  // null: nothing
+  Element type{};                // of the change: that of x, or bfloat16 for float32
+  void* sum = nullptr;           // gets x + change, in the type of x
+};
+/// With s = x + change: writes s, means, scales, and y = (s - mean) * scale * weight + bias.
+cudaError_t layer_norm(const Normalization& of, const Addition& addition, void* y, cudaStream_t stream);
+/// The arrays of layer_norm_gradient. dx and ds have the type of x, and dy has that of y.
+struct NormalizationGradient {
+  const void* dy;
+  const void* ds;      // may be null: 0
+  void* dx;            // gets the gradient
+  void* short_change;  // null, or gets the same in bfloat16, for float32 x
+};
+/// Writes the gradient of s, which is also that of x and of the change. Reads means and scales. With g = dy * weight and
+/// n = (s - mean) * scale: dx = ds + scale * (g - mean(g) - n * mean(g * n)).
+cudaError_t layer_norm_gradient(const Normalization& of, const NormalizationGradient& gradient, cudaStream_t stream);
 /// Writes the gradients of weight and bias to `results` [2, width]: the sums over the rows of dy * n and of dy.
 cudaError_t layer_norm_sums(const Normalization& of, const void* dy, void* scratch, void* results, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// linear(), layer_norm() and embedding() on CUDA devices: next to LibTorch's functions in float64.
+// linear(), layer_norm(), add_layer_norm() and embedding() on CUDA devices: next to LibTorch's functions in float64.
 
 #include <torch/torch.h>
 
@@ -165,6 +165,53 @@ TEST_P(LibtorchLayersOnGpus, NormalizeAsLibtorchInFloat64) {
   }
 }
 
+/// Both results of add_layer_norm(), in the type of the second one.
+torch::Tensor together(const torch::Tensor& sum, const torch::Tensor& norm) {
+  return torch::cat({sum.to(norm.scalar_type()), norm});
+}
+
+Distance added(sr::CudaWorker& worker, int type, bool is_change_short, bool with_autocast, std::int64_t rows,
+               std::int64_t width, std::int64_t offset) {
+  const lt::Guard guard(worker);
+  return guard.run([&] {
+    torch::manual_seed(4);
+    const auto of_x = static_cast<torch::ScalarType>(type);
+    const auto of_change = is_change_short ? torch::kBFloat16 : of_x;
+    const auto of_weights = of_x == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+    return compare(
+        {random({rows, width}, of_x, offset).add_(3), random({rows, width}, of_change, offset),
+         random({width}, of_weights, offset), random({width}, of_weights, offset)},
+        [](const Tensors& in) {
+          const auto [sum, norm] = lt::add_layer_norm(in[0], in[1], in[2], in[3], 1e-3);
+          return together(sum, norm);
+        },
+        [](const Tensors& in) {
+          const auto sum = in[0] + in[1];
+          return together(sum, torch::layer_norm(sum, {sum.size(-1)}, in[2], in[3], 1e-3));
+        },
+        with_autocast);
+  });
+}
+
+TEST_P(LibtorchLayersOnGpus, AddAndNormalizeAsLibtorchInFloat64) {
+  const auto f = session().function(added);
+  // The sum is rounded before it is normalized.
+  constexpr double kOfSum = 0.02;
+  const Case all_short{torch::kBFloat16, false, kOfSum, kOfSum, kOfSum};
+  const Case autocast{torch::kFloat32, true, kRounded, 1e-5, 1e-5};
+  const Case autocast_short{torch::kFloat32, true, kRounded, 1e-5, kRounded};  // the gradient of the change is rounded
+  for (const Case& one : {kFloat64, kFloat32, all_short, autocast, autocast_short}) {
+    const bool is_change_short = one.with_autocast && one.of_others == kRounded;
+    for (const std::int64_t width : {7, 64, 130, 768, 5000}) {
+      for (const std::int64_t rows : {1, 5, 3000}) {
+        const std::int64_t offset = (width + rows) % 2;
+        expect_close(f(static_cast<int>(one.type), is_change_short, one.with_autocast, rows, width, offset), one,
+                     what(one, rows, width, offset) + (is_change_short ? ", with a change in bfloat16" : ""));
+      }
+    }
+  }
+}
+
 Distance multiplied(sr::CudaWorker& worker, int type, bool with_autocast, std::int64_t rows, std::int64_t width,
                     std::int64_t offset) {
   const lt::Guard guard(worker);
@@ -233,6 +280,8 @@ struct Unusual {
   sr::Max<double> frozen_x;             // The gradient of the weight is right if x has none.
   sr::Max<double> no_weights;           // A normalization without weight and bias is right, also its gradient.
   sr::Max<double> transposed;           // Arrays that are not contiguous are read as they are.
+  sr::Max<double> only_the_sum;         // The gradient is right if only the sum of add_layer_norm() is used.
+  sr::Max<double> broadcast;            // LibTorch's functions handle a change of another shape.
   sr::Max<double> no_rows;              // LibTorch's function handles an array without rows.
   sr::Max<double> large_vocabulary;     // LibTorch's function handles a large vocabulary.
   sr::Max<double> without_gradients;    // The result does not depend on whether gradients are computed.
@@ -256,7 +305,7 @@ bool refuses_second_derivatives(const torch::Tensor& x, const torch::Tensor& wei
                       "this function has no second derivative");
   };
   return refuses(lt::linear(x, x), x) && refuses(lt::layer_norm(x, weights, weights), x) &&
-         refuses(lt::embedding(tokens, x), x);
+         refuses(lt::add_layer_norm(x, x, weights, weights).norm, x) && refuses(lt::embedding(tokens, x), x);
 }
 
 Unusual unusual(sr::CudaWorker& worker) {
@@ -270,6 +319,9 @@ Unusual unusual(sr::CudaWorker& worker) {
     const auto expected = torch::layer_norm(square, {4});
     const auto of_normal = torch::autograd::grad({normal.square().sum() + normal[0][0]}, {square})[0];
     const auto wanted = torch::autograd::grad({expected.square().sum() + expected[0][0]}, {square})[0];
+    const auto sums = lt::add_layer_norm(square, square, weights, weights).sum;
+    const torch::Tensor of_sums = torch::autograd::grad({sums.sum()}, {square})[0];
+    const auto broadcast = lt::add_layer_norm(square, weights, weights, weights);
     const auto turned = lt::layer_norm(square.t(), weights, weights);
     const auto large = torch::ones({70000, 2}, on_gpu(torch::kFloat32)).requires_grad_();
     const auto many = torch::full({300}, 69999, on_gpu(torch::kInt64));
@@ -283,25 +335,31 @@ Unusual unusual(sr::CudaWorker& worker) {
     };
     const auto product = [&] { return lt::linear(deep, square, weights); };
     const auto norm = [&] { return lt::layer_norm(square, weights, weights); };
-    return {torch::allclose(of_changed, torch::full({4}, 6, on_gpu(torch::kFloat32))) ? 1 : 0,
-            torch::allclose(of_frozen, x.sum(0).expand({4, 4})) ? 1 : 0,
-            torch::allclose(normal, expected, 1e-5, 1e-6) && torch::allclose(of_normal, wanted, 1e-4, 1e-6) ? 1 : 0,
-            torch::allclose(turned, torch::layer_norm(square.t(), {4}, weights, weights), 1e-5, 1e-6) ? 1 : 0,
-            lt::layer_norm(x.narrow(0, 0, 0), weights, weights).numel() == 0 &&
-                    lt::linear(x.narrow(0, 0, 0), square).size(1) == 4
-                ? 1
-                : 0,
-            of_large.sum().item<double>() == 600 && of_large[69999][0].item<double>() == 300 ? 1 : 0,
-            torch::allclose(product(), plainly(product)) && torch::equal(norm(), plainly(norm)) ? 1 : 0,
-            is_refused([&] { lt::layer_norm(x, x, x); }, "normalized_shape") &&
-                    is_refused(
-                        [&] {
-                          lt::linear(x, weights.view({1, 4}).expand({5, 4}).narrow(1, 0, 3));
-                        },
-                        "shapes")
-                ? 1
-                : 0,
-            refuses_second_derivatives(square, weights) ? 1 : 0};
+    return {
+        torch::allclose(of_changed, torch::full({4}, 6, on_gpu(torch::kFloat32))) ? 1 : 0,
+        torch::allclose(of_frozen, x.sum(0).expand({4, 4})) ? 1 : 0,
+        torch::allclose(normal, expected, 1e-5, 1e-6) && torch::allclose(of_normal, wanted, 1e-4, 1e-6) ? 1 : 0,
+        torch::allclose(turned, torch::layer_norm(square.t(), {4}, weights, weights), 1e-5, 1e-6) ? 1 : 0,
+        torch::equal(sums, square + square) && torch::equal(of_sums, torch::full_like(square, 2)) ? 1 : 0,
+        torch::equal(broadcast.sum, square + weights) &&
+                torch::allclose(broadcast.norm, torch::layer_norm(square + weights, {4}, weights, weights), 1e-5, 1e-6)
+            ? 1
+            : 0,
+        lt::layer_norm(x.narrow(0, 0, 0), weights, weights).numel() == 0 &&
+                lt::linear(x.narrow(0, 0, 0), square).size(1) == 4
+            ? 1
+            : 0,
+        of_large.sum().item<double>() == 600 && of_large[69999][0].item<double>() == 300 ? 1 : 0,
+        torch::allclose(product(), plainly(product)) && torch::equal(norm(), plainly(norm)) ? 1 : 0,
+        is_refused([&] { lt::layer_norm(x, x, x); }, "normalized_shape") &&
+                is_refused(
+                    [&] {
+                      lt::linear(x, weights.view({1, 4}).expand({5, 4}).narrow(1, 0, 3));
+                    },
+                    "shapes")
+            ? 1
+            : 0,
+        refuses_second_derivatives(square, weights) ? 1 : 0};
   });
 }
 
@@ -311,6 +369,8 @@ TEST_P(LibtorchLayersOnGpus, AreCarefulWithUnusualArguments) {
   EXPECT_EQ(double(found.frozen_x), 1);
   EXPECT_EQ(double(found.no_weights), 1);
   EXPECT_EQ(double(found.transposed), 1);
+  EXPECT_EQ(double(found.only_the_sum), 1);
+  EXPECT_EQ(double(found.broadcast), 1);
   EXPECT_EQ(double(found.no_rows), 1);
   EXPECT_EQ(double(found.large_vocabulary), 1);
   EXPECT_EQ(double(found.without_gradients), 1);

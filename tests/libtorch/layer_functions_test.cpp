@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "libtorch/autocast_state.hpp"
@@ -18,6 +19,8 @@
 
 namespace {
 
+using syncrun::libtorch::detail::add_and_normalize;
+using syncrun::libtorch::detail::can_add;
 using syncrun::libtorch::detail::can_choose;
 using syncrun::libtorch::detail::can_multiply;
 using syncrun::libtorch::detail::can_normalize;
@@ -29,6 +32,8 @@ using syncrun::libtorch::detail::NormalizationArguments;
 using syncrun::libtorch::detail::normalize;
 using syncrun::libtorch::detail::NormalizedRows;
 using syncrun::libtorch::detail::set_autocast;
+using syncrun::libtorch::detail::SummandGradients;
+using syncrun::libtorch::detail::UpstreamGradients;
 using syncrun::libtorch::detail::WeightGradients;
 
 using Tensors = std::vector<torch::Tensor>;
@@ -42,13 +47,22 @@ class FakeOperations final : public GpuOperations {
     return {};
   }
   NormalizedRows layer_norm(const NormalizationArguments& of) override {
-    auto [y, means, scales] = torch::native_layer_norm(of.x, {of.x.size(-1)}, of.weight, of.bias, of.epsilon);
-    return {y.to(of.type_of_y), means.flatten(), scales.flatten()};
+    EXPECT_TRUE(of.x.is_contiguous());
+    EXPECT_TRUE(!of.change.defined() || of.change.is_contiguous());
+    const auto sum = of.change.defined() ? of.x + of.change : of.x;
+    auto [y, means, scales] = torch::native_layer_norm(sum, {sum.size(-1)}, of.weight, of.bias, of.epsilon);
+    return {sum, y.to(of.type_of_y), means.flatten(), scales.flatten()};
   }
-  torch::Tensor layer_norm_gradient(const NormalizationArguments& of, const NormalizedRows& rows,
-                                    const torch::Tensor& dy) override {
+  SummandGradients layer_norm_gradient(const NormalizationArguments& of, const NormalizedRows& rows,
+                                       const UpstreamGradients& upstream) override {
     ++gradients_of_x;
-    return std::get<0>(gradients(of, rows, dy));
+    auto of_x = std::get<0>(gradients(of, rows, upstream.of_y));
+    if (upstream.of_sum.defined()) {
+      EXPECT_EQ(upstream.of_sum.scalar_type(), rows.sum.scalar_type());
+      EXPECT_TRUE(upstream.of_sum.is_contiguous());
+      of_x = of_x + upstream.of_sum;
+    }
+    return {of_x, of_x.to(upstream.type_of_change)};
   }
   WeightGradients layer_norm_sums(const NormalizationArguments& of, const NormalizedRows& rows,
                                   const torch::Tensor& dy) override {
@@ -72,12 +86,13 @@ class FakeOperations final : public GpuOperations {
   static std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> gradients(const NormalizationArguments& of,
                                                                            const NormalizedRows& rows,
                                                                            const torch::Tensor& dy) {
-    auto sizes = of.x.sizes().vec();
+    EXPECT_EQ(dy.scalar_type(), of.type_of_y);
+    const torch::Tensor& x = rows.sum;
+    auto sizes = x.sizes().vec();
     sizes.back() = 1;
-    return torch::native_layer_norm_backward(dy.to(of.x.scalar_type()), of.x, {of.x.size(-1)}, rows.means.view(sizes),
-                                             rows.scales.view(sizes),
-                                             of.weight.defined() ? of.weight : torch::ones({of.x.size(-1)}),
-                                             torch::zeros({of.x.size(-1)}), {true, true, true});
+    return torch::native_layer_norm_backward(
+        dy.to(x.scalar_type()), x, {x.size(-1)}, rows.means.view(sizes), rows.scales.view(sizes),
+        of.weight.defined() ? of.weight : torch::ones({x.size(-1)}), torch::zeros({x.size(-1)}), {true, true, true});
   }
 };
 
@@ -184,10 +199,90 @@ TEST_F(LibtorchLayerFunctions, NormalizeArraysThatAreNotContiguous) {
       [](const Tensors& in) { return torch::layer_norm(in[0].t(), {4}, in[1].slice(0, 0, 8, 2), in[2]).t(); });
 }
 
+/// Both results in one array, with different factors.
+torch::Tensor together(const torch::Tensor& sum, const torch::Tensor& norm) { return torch::cat({sum, 2 * norm}); }
+
+TEST_F(LibtorchLayerFunctions, AddAndNormalize) {
+  const auto own = [this](const Tensors& in) {
+    const auto [sum, norm] = add_and_normalize(fake_, {in[0], in[1]}, in[2], in[3], 1e-3);
+    return together(sum, norm);
+  };
+  const auto of_libtorch = [](const Tensors& in) {
+    const auto sum = in[0] + in[1];
+    return together(sum, torch::layer_norm(sum, {sum.size(-1)}, in[2], in[3], 1e-3));
+  };
+  const auto x = with_gradient({2, 3, 4});
+  const auto change = with_gradient({2, 3, 4});
+  const auto weight = with_gradient({4});
+  const auto bias = with_gradient({4});
+  expect_equal({x, change, weight, bias}, own, of_libtorch);
+  expect_equal({x, change, weight, {}}, own, of_libtorch);
+  expect_equal({x, change, {}, bias}, own, of_libtorch);
+  expect_equal({with_gradient({4}), with_gradient({4}), weight, bias.detach()}, own, of_libtorch);
+  EXPECT_EQ(fake_.sums, 4);
+  expect_equal({x, change, {}, {}}, own, of_libtorch);
+  expect_equal({x, change.detach(), weight.detach(), bias.detach()}, own, of_libtorch);
+  expect_equal({x.detach(), change, weight.detach(), bias.detach()}, own, of_libtorch);
+  EXPECT_EQ(fake_.sums, 4) << "no weight is trained";
+  EXPECT_EQ(fake_.gradients_of_x, 7);
+  expect_equal({x.detach(), change.detach(), weight, bias}, own, of_libtorch);
+  EXPECT_EQ(fake_.gradients_of_x, 7) << "both are inputs";
+}
+
+TEST_F(LibtorchLayerFunctions, AddAndNormalizeForOneOfTheResults) {
+  const Tensors inputs{with_gradient({3, 4}), with_gradient({3, 4}), with_gradient({4}), with_gradient({4})};
+  const auto own = [this](const Tensors& in) { return add_and_normalize(fake_, {in[0], in[1]}, in[2], in[3], 1e-5); };
+  expect_equal(
+      inputs, [&](const Tensors& in) { return own(in).norm; },
+      [](const Tensors& in) { return torch::layer_norm(in[0] + in[1], {4}, in[2], in[3]); });
+  EXPECT_EQ(fake_.gradients_of_x, 1);
+  expect_equal(
+      {inputs[0], inputs[1], inputs[2].detach(), {}}, [&](const Tensors& in) { return own(in).sum; },
+      [](const Tensors& in) { return in[0] + in[1]; });
+  EXPECT_EQ(fake_.gradients_of_x, 1) << "the sum needs no kernel";
+  const auto without = torch::autograd::grad({own(inputs).sum.sum()}, {inputs[2]}, {}, false, false, true);
+  EXPECT_FALSE(without[0].defined()) << "the sum does not depend on the weight";
+}
+
+TEST_F(LibtorchLayerFunctions, AddAndNormalizeLayerAfterLayer) {
+  const auto layers = [](const Tensors& in, auto&& add) {
+    auto x = in[0];
+    auto change = in[1].t();
+    for (int i = 0; i < 3; ++i) {
+      const auto [sum, norm] = add(x, change, in[2], in[3]);
+      x = sum;
+      change = torch::tanh(norm);
+    }
+    return x + change;
+  };
+  using torch::Tensor;
+  expect_equal(
+      {with_gradient({3, 4}), with_gradient({4, 3}), with_gradient({4}), with_gradient({4})},
+      [&](const Tensors& in) {
+        return layers(in, [this](const Tensor& x, const Tensor& change, const Tensor& weight, const Tensor& bias) {
+          return add_and_normalize(fake_, {x, change}, weight, bias, 1e-5);
+        });
+      },
+      [&](const Tensors& in) {
+        return layers(in, [](const Tensor& x, const Tensor& change, const Tensor& weight, const Tensor& bias) {
+          const auto sum = x + change;
+          return std::pair(sum, torch::layer_norm(sum, {4}, weight, bias));
+        });
+      });
+}
+
+TEST_F(LibtorchLayerFunctions, NoticeThatAKeptSumWasChanged) {
+  const auto x = with_gradient({3, 4});
+  const auto [sum, norm] = add_and_normalize(fake_, {x, torch::ones({3, 4})}, {}, {}, 1e-5);
+  sum.mul_(2);
+  EXPECT_THROW(torch::autograd::grad({norm.sum()}, {x}), c10::Error);
+}
+
 TEST_F(LibtorchLayerFunctions, HaveNoSecondDerivatives) {
   const auto x = with_gradient({4, 4});
   const auto tokens = torch::zeros({2}, torch::kInt64);
-  for (const auto& y : {multiply(fake_, x, x, {}), normalize(fake_, x, {}, {}, 1e-5), choose(fake_, tokens, x)}) {
+  for (const auto& y : {multiply(fake_, x, x, {}), normalize(fake_, x, {}, {}, 1e-5), choose(fake_, tokens, x),
+                        add_and_normalize(fake_, {x, x}, {}, {}, 1e-5).norm}) {
     try {
       torch::autograd::grad({y.sum()}, {x}, {}, true, /*create_graph=*/true);
       FAIL() << "it computed one";
@@ -236,6 +331,33 @@ TEST_F(LibtorchLayerFunctions, ComputeInTheTypeOfAutocast) {
   }
 }
 
+TEST_F(LibtorchLayerFunctions, AddAChangeInTheTypeOfAutocast) {
+  const auto x = with_gradient({3, 4});
+  const auto change = torch::randn({3, 4}).to(torch::kBFloat16).requires_grad_();
+  const auto weight = with_gradient({4});
+  const auto loss_of = [](const torch::Tensor& sum, const torch::Tensor& norm) {
+    return (sum.square() + norm.to(torch::kFloat32) * torch::arange(4)).sum();
+  };
+  torch::Tensor loss;
+  {
+    const InBfloat16 scope;
+    const auto [sum, norm] = add_and_normalize(fake_, {x, change}, weight, {}, 1e-5);
+    EXPECT_EQ(sum.scalar_type(), torch::kFloat32);
+    EXPECT_EQ(norm.scalar_type(), torch::kBFloat16);
+    loss = loss_of(sum, norm);
+  }
+  const auto found = torch::autograd::grad({loss}, {x, change, weight});
+  EXPECT_EQ(found[1].scalar_type(), torch::kBFloat16);
+  EXPECT_TRUE(torch::equal(found[0].to(torch::kBFloat16), found[1]));
+  const auto sum = x + change;
+  const auto wanted =
+      torch::autograd::grad({loss_of(sum, torch::layer_norm(sum, {4}, weight, {}))}, {x, change, weight});
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(found[i].scalar_type(), wanted[i].scalar_type());
+    EXPECT_TRUE(torch::allclose(found[i], wanted[i], 0.02, 0.02)) << i;
+  }
+}
+
 TEST_F(LibtorchLayerFunctions, LeaveLibtorchACopyOfTheWeightThatHasAGradient) {
   const auto x = torch::randn({3, 4});
   const auto weight = with_gradient({5, 4});
@@ -266,6 +388,17 @@ TEST_F(LibtorchLayerFunctions, LeaveOtherProductsToLibtorch) {
   EXPECT_FALSE(can_multiply(x.to(torch::kInt64), weight, bias));
   EXPECT_FALSE(can_multiply(x.to(torch::kComplexFloat), weight, bias));
   EXPECT_FALSE(can_multiply(x.to(torch::kFloat64), weight, bias));
+}
+
+TEST_F(LibtorchLayerFunctions, LeaveOtherSumsToLibtorch) {
+  const auto x = torch::ones({3, 4});
+  EXPECT_TRUE(can_add(x, x));
+  EXPECT_TRUE(can_add(x, x.to(torch::kBFloat16)));
+  EXPECT_TRUE(can_add(x.to(torch::kBFloat16), x.to(torch::kBFloat16)));
+  EXPECT_FALSE(can_add(x.to(torch::kBFloat16), x));
+  EXPECT_FALSE(can_add(x.to(torch::kFloat64), x));
+  EXPECT_FALSE(can_add(x, x.to(torch::kHalf)));
+  EXPECT_FALSE(can_add(x, x[0]));
 }
 
 TEST_F(LibtorchLayerFunctions, LeaveOtherNormalizationsAndTablesToLibtorch) {

@@ -18,7 +18,7 @@ namespace syncrun::libtorch {
 // On a CUDA device, they compute the same as LibTorch's with fewer and faster kernels. The sums of these kernels are in
 // float32 for bfloat16, and their order does not change from run to run. Second derivatives are not supported there. On a
 // CPU device, and for types, shapes and sizes for which Syncrun has no kernel, these are LibTorch's functions, with their
-// errors. The only difference in type is that of layer_norm() with Autocast.
+// errors. The only difference in type is that of normalizations with Autocast.
 
 /// x * weight^T + bias. `x` is [..., inputs], `weight` is [outputs, inputs], and `bias` is [outputs] or undefined.
 ///
@@ -36,6 +36,25 @@ SYNCRUN_EXPORT ::torch::Tensor linear(const ::torch::Tensor& x, const ::torch::T
 /// x = norm(x + f(x)).
 SYNCRUN_EXPORT ::torch::Tensor layer_norm(const ::torch::Tensor& x, const ::torch::Tensor& weight,
                                           const ::torch::Tensor& bias, double epsilon = 1e-5);
+
+/// What add_layer_norm() returns.
+struct SumAndNorm {
+  ::torch::Tensor sum;
+  ::torch::Tensor norm;
+};
+
+/// x + change, and layer_norm() of this sum. This is what a transformer does between two of its layers:
+///
+///   auto [sum, norm] = lt::add_layer_norm(x, attention_->forward(before), norm_->weight, norm_->bias);
+///   return sum + mlp_->forward(norm);
+///
+/// `x` and `change` are [..., width]. Otherwise the arguments are those of layer_norm().
+///
+/// On a CUDA device, one kernel writes both results. In the backward pass, one kernel adds the gradients of both, and writes
+/// them in the types of `x` and `change`. With Autocast, these are often float32 and bfloat16.
+SYNCRUN_EXPORT SumAndNorm add_layer_norm(const ::torch::Tensor& x, const ::torch::Tensor& change,
+                                         const ::torch::Tensor& weight, const ::torch::Tensor& bias,
+                                         double epsilon = 1e-5);
 
 /// The rows of `table` [vocabulary, width] that `tokens` choose: [tokens..., width]. `tokens` is int64 and has any shape.
 ///
