@@ -3,6 +3,7 @@
 #include <string>
 
 #include "libtorch/autocast_state.hpp"
+#include "libtorch/converted_parameters.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 
@@ -29,10 +30,12 @@ Autocast::Autocast(::torch::ScalarType type)
   const bool is_lower = checked_type(type) != ::torch::kFloat32;
   detail::set_autocast(device_, is_lower, is_lower ? type : type_before_);
   at::autocast::increment_nesting();
+  detail::ConvertedParameters::of_thread().begin();
 }
 
 Autocast::~Autocast() {
   // Copies would be of parameters that the next step has changed.
+  detail::ConvertedParameters::of_thread().end();
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   detail::set_autocast(device_, was_enabled_, type_before_);
 }

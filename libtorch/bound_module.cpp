@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "libtorch/converted_parameters.hpp"
 #include "libtorch/cuda_part.hpp"
 #include "libtorch/gradient_watch.hpp"
 #include "libtorch/module_tensors.hpp"
@@ -183,6 +184,7 @@ void BoundModule::check_unchanged() const {
 }
 
 void BoundModule::bind_params(float* data) {
+  ConvertedParameters::of_thread().bind({data, static_cast<std::size_t>(elements_)});
   for (BoundParameter& each : parameters_) {
     if (is_part_of(data, each, each.tensor)) continue;
     check_type(each);  // the program may have converted it

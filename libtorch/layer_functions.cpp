@@ -4,6 +4,7 @@
 #include <string>
 
 #include "libtorch/autocast_state.hpp"
+#include "libtorch/converted_parameters.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::libtorch::detail {
@@ -61,10 +62,10 @@ void refuse_second_derivative(const char* function) {
 /// With y = x * w^T + b: dx = dy * w, dw = dy^T * x, and db is the sum of the rows of dy.
 class Linear : public ::torch::autograd::Function<Linear> {
  public:
-  /// `own_weight` is the weight in the type of the product, without a gradient.
+  /// `own_weight` and `own_bias` are those in the type of the product, without a gradient.
   static ::torch::Tensor forward(AutogradContext* context, const ::torch::Tensor& x, const ::torch::Tensor& weight,
                                  const OptionalTensor& bias, const ::torch::Tensor& own_weight,
-                                 std::int64_t operations) {
+                                 const OptionalTensor& own_bias, std::int64_t operations) {
     const auto rows = as_matrix(x.to(own_weight.scalar_type()));
     keep(context, operations);
     keep(context, "type_of_x", x.scalar_type());
@@ -73,7 +74,7 @@ class Linear : public ::torch::autograd::Function<Linear> {
     // Each is read for the gradient of the other one.
     context->save_for_backward(
         {weight.requires_grad() ? rows : ::torch::Tensor(), x.requires_grad() ? own_weight : ::torch::Tensor()});
-    const auto y = bias ? at::addmm(bias->to(own_weight.scalar_type()), rows, own_weight.t()) : at::mm(rows, own_weight.t());
+    const auto y = own_bias ? at::addmm(*own_bias, rows, own_weight.t()) : at::mm(rows, own_weight.t());
     if (x.dim() == 2) return y;
     auto sizes = x.sizes().vec();
     sizes.back() = own_weight.size(0);
@@ -83,7 +84,7 @@ class Linear : public ::torch::autograd::Function<Linear> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("linear");
-    variable_list results(5);
+    variable_list results(6);
     const auto saved = context->get_saved_variables();
     const auto dy = as_matrix(gradients[0]);
     if (context->needs_input_grad(0)) {
@@ -277,10 +278,9 @@ bool can_choose(const ::torch::Tensor& tokens, const ::torch::Tensor& table) {
 ::torch::Tensor multiply(GpuOperations& operations, const ::torch::Tensor& x, const ::torch::Tensor& weight,
                          const ::torch::Tensor& bias) {
   const auto type = type_here(weight);
-  // LibTorch keeps one converted copy of a parameter for a scope of autocast.
-  const auto own =
-      type == weight.scalar_type() ? weight : at::autocast::cached_cast(type, weight, weight.device().type());
-  return Linear::apply(x, weight, optional(bias), own.detach(), address_of(operations));
+  auto& parameters = ConvertedParameters::of_thread();
+  const auto own_bias = bias.defined() ? OptionalTensor(parameters.get(bias, type)) : OptionalTensor();
+  return Linear::apply(x, weight, optional(bias), parameters.get(weight, type), own_bias, address_of(operations));
 }
 
 ::torch::Tensor normalize(GpuOperations& operations, const ::torch::Tensor& x, const ::torch::Tensor& weight,

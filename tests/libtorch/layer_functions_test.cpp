@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "libtorch/autocast_state.hpp"
+#include "libtorch/converted_parameters.hpp"
 #include "syncrun/error.hpp"
 
 namespace {
@@ -25,6 +26,7 @@ using syncrun::libtorch::detail::can_choose;
 using syncrun::libtorch::detail::can_multiply;
 using syncrun::libtorch::detail::can_normalize;
 using syncrun::libtorch::detail::choose;
+using syncrun::libtorch::detail::ConvertedParameters;
 using syncrun::libtorch::detail::CrossEntropyParts;
 using syncrun::libtorch::detail::GpuOperations;
 using syncrun::libtorch::detail::multiply;
@@ -368,6 +370,35 @@ TEST_F(LibtorchLayerFunctions, LeaveLibtorchACopyOfTheWeightThatHasAGradient) {
   }
   const auto found = torch::autograd::grad({sum}, {weight})[0];
   EXPECT_TRUE(torch::allclose(found, 2 * x.sum(0).expand({5, 4}), 0.05, 0.05));
+}
+
+TEST_F(LibtorchLayerFunctions, MultiplyParametersThatAreConvertedTogether) {
+  const auto memory = torch::randn({32});
+  const auto weight = memory.narrow(0, 0, 24).view({8, 3}).detach().requires_grad_();
+  const auto bias = memory.narrow(0, 24, 8).detach().requires_grad_();
+  const auto x = with_gradient({4, 3});
+  auto& converted = ConvertedParameters::of_thread();
+  converted.bind({memory.data_ptr<float>(), 32});
+  for (int step = 0; step < 3; ++step) {
+    torch::Tensor y;
+    torch::Tensor of_libtorch;
+    {
+      const InBfloat16 scope;
+      converted.begin();
+      y = multiply(fake_, x, weight, bias);
+      converted.end();
+      of_libtorch = torch::linear(x, weight, bias);
+    }
+    EXPECT_TRUE(torch::equal(y, of_libtorch)) << "step " << step;
+    const auto found = gradients(y, {x, weight, bias});
+    const auto wanted = gradients(of_libtorch, {x, weight, bias});
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_EQ(found[i].scalar_type(), torch::kFloat32);
+      EXPECT_TRUE(torch::allclose(found[i], wanted[i], 0.02, 0.02)) << i;
+    }
+    memory.add_(0.5);
+  }
+  converted.bind({});
 }
 
 TEST_F(LibtorchLayerFunctions, LeaveOtherProductsToLibtorch) {
