@@ -6,6 +6,7 @@
 #include "libtorch/cuda_part.hpp"
 #include "libtorch/gradient_watch.hpp"
 #include "libtorch/module_tensors.hpp"
+#include "libtorch/step_scope.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/sync_batch_norm.hpp"
@@ -184,7 +185,9 @@ void BoundModule::check_unchanged() const {
 }
 
 void BoundModule::bind_params(float* data) {
-  ConvertedParameters::of_thread().bind({data, static_cast<std::size_t>(elements_)});
+  // The Guard of the body ends this.
+  if (step_scope() != nullptr)
+    ConvertedParameters::of_thread().bind(parameters_, {data, static_cast<std::size_t>(elements_)});
   for (BoundParameter& each : parameters_) {
     if (is_part_of(data, each, each.tensor)) continue;
     check_type(each);  // the program may have converted it

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "libtorch/converted_parameters.hpp"
 #include "libtorch/cuda_part.hpp"
 #include "libtorch/step_scope.hpp"
 #include "libtorch/user_line.hpp"
@@ -88,6 +89,7 @@ Guard::Guard(CudaWorker& worker, Comm* comm, detail::BodyMemory memory)
 }
 
 Guard::~Guard() {
+  detail::ConvertedParameters::of_thread().unbind();
   innermost_scope = scope_.outer;
   const bool is_of_outer = scope_.outer != nullptr && scope_.outer->comm == scope_.comm;
   if (scope_.comm && !is_of_outer) scope_.comm->comm = nullptr;

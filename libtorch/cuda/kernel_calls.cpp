@@ -52,10 +52,10 @@ kernels::Matrix matrix_of(const ::torch::Tensor& tensor) {
 
 void* memory_of(const ::torch::Tensor& tensor) { return tensor.defined() ? tensor.data_ptr() : nullptr; }
 
-/// For a normalization of `rows`: x, or in the backward pass the sum.
-kernels::Normalization normalization_of(const ::torch::Tensor& rows_of_x, const NormalizationArguments& arguments,
+/// `x` is x. In the backward pass it is the sum.
+kernels::Normalization normalization_of(const ::torch::Tensor& x, const NormalizationArguments& arguments,
                                         const NormalizedRows& rows) {
-  return {.x = matrix_of(rows_of_x),
+  return {.x = matrix_of(x),
           .weight = memory_of(arguments.weight),
           .bias = memory_of(arguments.bias),
           .epsilon = arguments.epsilon,

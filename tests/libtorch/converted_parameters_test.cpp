@@ -1,4 +1,4 @@
-// Copies of parameters in the type of autocast: when one conversion serves all of them, and what its copies are.
+// Copies of parameters in the type of autocast: which ones one conversion serves, and their values.
 
 #include "libtorch/converted_parameters.hpp"
 
@@ -6,6 +6,8 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/libtorch/models.hpp"
@@ -15,19 +17,24 @@ namespace {
 namespace converted_parameters {
 
 namespace lt = models::lt;
+using syncrun::libtorch::detail::BoundParameter;
 using syncrun::libtorch::detail::ConvertedParameters;
 
-/// An array of 64 parameters, and tensors that are parts of it. A scope is that of Autocast.
+/// Parameters of a module: a matrix, vectors that begin at even and at odd addresses, and an empty one.
 class LibtorchConvertedParameters : public testing::Test {
  protected:
   void SetUp() override {
     for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = 0.37F * static_cast<float>(i) - 9;
-    converted_.bind(memory_);
+    for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{8, 4}, {0}, {16}, {3}, {5}, {8}}) {
+      const std::int64_t offset =
+          parameters_.empty() ? 0 : parameters_.back().offset + parameters_.back().tensor.numel();
+      auto tensor = torch::from_blob(memory_.data() + offset, sizes, torch::kFloat32).requires_grad_();
+      auto strides = tensor.strides().vec();
+      parameters_.push_back({std::to_string(offset), std::move(tensor), offset, std::move(strides)});
+    }
+    converted_.bind(parameters_, memory_);
   }
 
-  torch::Tensor part(std::int64_t offset, std::vector<std::int64_t> sizes) {
-    return torch::from_blob(memory_.data() + offset, sizes, torch::kFloat32).requires_grad_();
-  }
   torch::Tensor get(const torch::Tensor& tensor) {
     auto copy = converted_.get(tensor, torch::kBFloat16);
     EXPECT_TRUE(torch::equal(copy, tensor.detach().to(torch::kBFloat16)));
@@ -42,89 +49,98 @@ class LibtorchConvertedParameters : public testing::Test {
     converted_.end();
   }
   /// Whether one conversion has served both.
-  static bool are_together(const torch::Tensor& a, const torch::Tensor& b) {
-    return a.storage().data() == b.storage().data();
-  }
-  bool are_together_in_scope(const torch::Tensor& a, const torch::Tensor& b) {
-    bool result = false;
-    in_scope([&] { result = are_together(get(a), get(b)); });
-    return result;
+  bool are_together(const torch::Tensor& a, const torch::Tensor& b) {
+    const auto copy_of_a = get(a);
+    const auto copy_of_b = get(b);
+    return copy_of_a.storage().data() == copy_of_b.storage().data();
   }
 
   std::vector<float> memory_ = std::vector<float>(64);
+  std::vector<BoundParameter> parameters_;
   ConvertedParameters converted_;
+  const torch::Tensor& matrix() { return parameters_[0].tensor; }
+  const torch::Tensor& vector() { return parameters_[2].tensor; }
 };
 
-TEST_F(LibtorchConvertedParameters, AreConvertedTogetherOnceMostWereRead) {
-  const auto matrix = part(8, {6, 4});
-  const auto vector = part(32, {8});
-  EXPECT_FALSE(are_together_in_scope(matrix, vector));
-  EXPECT_TRUE(are_together_in_scope(matrix, vector)) << "32 of 64 were read";
-  EXPECT_TRUE(are_together_in_scope(matrix, vector));
-  EXPECT_TRUE(are_together_in_scope(vector, vector));
-  EXPECT_FALSE(are_together_in_scope(matrix, vector)) << "8 of 64 were read";
-}
-
-TEST_F(LibtorchConvertedParameters, CountATiedParameterOnce) {
-  const auto matrix = part(8, {6, 4});
-  for (int i = 0; i < 3; ++i) {
-    in_scope([&] {
-      get(matrix);
-      get(matrix);
-      EXPECT_FALSE(are_together(get(matrix), get(part(32, {4}))));
-    });
-  }
+TEST_F(LibtorchConvertedParameters, AreConvertedTogetherInAScope) {
+  in_scope([&] {
+    EXPECT_TRUE(are_together(matrix(), vector()));
+    EXPECT_TRUE(are_together(vector(), parameters_[5].tensor));
+  });
+  in_scope([&] { EXPECT_TRUE(are_together(matrix(), vector())) << "in the next scope too"; });
+  EXPECT_FALSE(are_together(matrix(), vector())) << "without a scope, values may change";
 }
 
 TEST_F(LibtorchConvertedParameters, HaveTheValuesOfTheirScope) {
-  const auto all = part(0, {64});
   for (int i = 0; i < 3; ++i) {
-    in_scope([&] { get(all); });
+    in_scope([&] { get(matrix()); });  // compares the values
     memory_[5] += 1;
   }
   in_scope([&] {
-    EXPECT_EQ(get(all).data_ptr(), get(all).data_ptr());
+    get(matrix());
     memory_[5] += 1;
-    converted_.bind(memory_);
-    get(all);  // compares the values
+    converted_.bind(parameters_, memory_);
+    get(matrix());
   });
+}
+
+TEST_F(LibtorchConvertedParameters, AreConvertedAnewIfForwardChangesThem) {
+  in_scope([&] {
+    get(matrix());
+    {
+      const torch::NoGradGuard no_gradients;
+      vector().clamp_(-1, 1);
+    }
+    EXPECT_FALSE(are_together(matrix(), vector()));
+    EXPECT_TRUE(are_together(matrix(), parameters_[5].tensor)) << "this one has not changed";
+  });
+  in_scope([&] { EXPECT_TRUE(are_together(matrix(), vector())); });
 }
 
 TEST_F(LibtorchConvertedParameters, KeepTheOrderOfTheirMemory) {
-  const auto turned = part(0, {8, 8}).t();
-  const auto every_second = part(0, {64}).slice(0, 1, 63, 2).slice(0, 0, 8);
-  for (int i = 0; i < 2; ++i) {
-    in_scope([&] {
-      get(turned);
-      get(every_second);
-      get(part(56, {2, 2, 2}));
-    });
-  }
+  in_scope([&] {
+    EXPECT_TRUE(are_together(matrix(), matrix().t()));
+    EXPECT_TRUE(are_together(matrix(), matrix().slice(0, 2, 8, 2)));
+    EXPECT_TRUE(are_together(matrix(), vector().view({2, 2, 4}).transpose(0, 2)));
+  });
 }
 
-TEST_F(LibtorchConvertedParameters, AreConvertedOneByOneElsewhere) {
-  const auto most = part(0, {56});
-  in_scope([&] { get(most); });
+TEST_F(LibtorchConvertedParameters, LeaveOtherTensorsToLibtorch) {
   in_scope([&] {
-    EXPECT_TRUE(are_together(get(most), get(part(56, {8}))));
-    EXPECT_FALSE(are_together(get(most), get(part(57, {7})))) << "its copy would begin at an odd address";
-    EXPECT_FALSE(are_together(get(most), get(torch::ones({8})))) << "it is not one of the parameters";
-    EXPECT_FALSE(are_together(get(most), get(part(56, {0}))));
+    EXPECT_TRUE(are_together(matrix(), parameters_[3].tensor)) << "it begins at a multiple of 16 bytes";
+    EXPECT_FALSE(are_together(matrix(), parameters_[4].tensor)) << "its copy would not";
+    EXPECT_FALSE(are_together(matrix(), parameters_[1].tensor)) << "it is empty";
+    EXPECT_FALSE(are_together(matrix(), torch::ones({8}))) << "it is no parameter";
     const auto own = torch::ones({8}).to(torch::kBFloat16);
     EXPECT_EQ(get(own).data_ptr(), own.data_ptr());
   });
-  EXPECT_FALSE(are_together(get(most), get(part(56, {8})))) << "outside of a scope, values may change";
 }
 
-TEST_F(LibtorchConvertedParameters, OfAnotherModuleBeginAnew) {
-  const auto all = part(0, {64});
-  in_scope([&] { get(all); });
-  auto other = memory_;
-  converted_.bind(other);
-  in_scope([&] { EXPECT_FALSE(are_together(get(all), get(part(32, {8})))); });
-  converted_.bind(memory_);
-  EXPECT_FALSE(are_together_in_scope(all, part(32, {8})));
-  EXPECT_TRUE(are_together_in_scope(all, part(32, {8})));
+TEST_F(LibtorchConvertedParameters, AreThoseOfTheBoundModule) {
+  auto other_memory = memory_;
+  auto others = parameters_;
+  for (auto& each : others) {
+    each.tensor = torch::from_blob(other_memory.data() + each.offset, each.tensor.sizes(), torch::kFloat32);
+    each.tensor.requires_grad_();
+  }
+  in_scope([&] {
+    get(matrix());
+    converted_.bind(others, other_memory);
+    EXPECT_FALSE(are_together(matrix(), vector()));
+    EXPECT_TRUE(are_together(others[0].tensor, others[2].tensor));
+    converted_.unbind();
+    EXPECT_FALSE(are_together(others[0].tensor, others[2].tensor));
+  });
+}
+
+TEST_F(LibtorchConvertedParameters, OfLargeModulesAreConvertedOneByOne) {
+  std::vector<float> memory(ConvertedParameters::kMostElements + 1);
+  converted_.bind(parameters_, memory);
+  const auto first = torch::from_blob(memory.data(), {8}, torch::kFloat32);
+  const auto next = torch::from_blob(memory.data() + 8, {8}, torch::kFloat32);
+  in_scope([&] { EXPECT_FALSE(are_together(first, next)); });
+  converted_.bind(parameters_, std::span(memory).first(ConvertedParameters::kMostElements));
+  in_scope([&] { EXPECT_TRUE(are_together(first, next)); });
 }
 
 }  // namespace converted_parameters

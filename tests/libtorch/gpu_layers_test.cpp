@@ -120,13 +120,17 @@ std::string what(const Case& one, std::int64_t rows, std::int64_t width, std::in
          " rows of " + std::to_string(width) + ", offset " + std::to_string(offset);
 }
 
-void expect_close(const Distance& found, const Case& one, const std::string& what) {
+torch::ScalarType type_of_result(const Case& one) { return one.with_autocast ? torch::kBFloat16 : one.type; }
+
+void expect_close(const Distance& found, const Case& one, const std::string& what, torch::ScalarType type) {
   EXPECT_LT(double(found.value), one.of_value) << what;
   EXPECT_LT(double(found.of_x), one.of_x) << what;
   EXPECT_LT(double(found.of_others), one.of_others) << what;
   EXPECT_EQ(double(found.differs), 0) << what;
-  const auto type = one.with_autocast ? torch::kBFloat16 : one.type;
   EXPECT_EQ(double(found.type), static_cast<double>(type)) << what;
+}
+void expect_close(const Distance& found, const Case& one, const std::string& what) {
+  expect_close(found, one, what, type_of_result(one));
 }
 
 Distance normalized(sr::CudaWorker& worker, int type, bool with_autocast, std::int64_t rows, std::int64_t width,
@@ -165,13 +169,13 @@ TEST_P(LibtorchLayersOnGpus, NormalizeAsLibtorchInFloat64) {
   }
 }
 
-/// Both results of add_layer_norm(), in the type of the second one.
+/// Both results of add_layer_norm(), in the type of the first one. The gradient of both has this type.
 torch::Tensor together(const torch::Tensor& sum, const torch::Tensor& norm) {
-  return torch::cat({sum.to(norm.scalar_type()), norm});
+  return torch::cat({sum, norm.to(sum.scalar_type())});
 }
 
 Distance added(sr::CudaWorker& worker, int type, bool is_change_short, bool with_autocast, std::int64_t rows,
-               std::int64_t width, std::int64_t offset) {
+               std::int64_t width, std::int64_t offset, bool reads_sum) {
   const lt::Guard guard(worker);
   return guard.run([&] {
     torch::manual_seed(4);
@@ -181,13 +185,14 @@ Distance added(sr::CudaWorker& worker, int type, bool is_change_short, bool with
     return compare(
         {random({rows, width}, of_x, offset).add_(3), random({rows, width}, of_change, offset),
          random({width}, of_weights, offset), random({width}, of_weights, offset)},
-        [](const Tensors& in) {
+        [&](const Tensors& in) {
           const auto [sum, norm] = lt::add_layer_norm(in[0], in[1], in[2], in[3], 1e-3);
-          return together(sum, norm);
+          return reads_sum ? together(sum, norm) : norm;
         },
-        [](const Tensors& in) {
+        [&](const Tensors& in) {
           const auto sum = in[0] + in[1];
-          return together(sum, torch::layer_norm(sum, {sum.size(-1)}, in[2], in[3], 1e-3));
+          const auto norm = torch::layer_norm(sum, {sum.size(-1)}, in[2], in[3], 1e-3);
+          return reads_sum ? together(sum, norm) : norm;
         },
         with_autocast);
   });
@@ -205,8 +210,14 @@ TEST_P(LibtorchLayersOnGpus, AddAndNormalizeAsLibtorchInFloat64) {
     for (const std::int64_t width : {7, 64, 130, 768, 5000}) {
       for (const std::int64_t rows : {1, 5, 3000}) {
         const std::int64_t offset = (width + rows) % 2;
-        expect_close(f(static_cast<int>(one.type), is_change_short, one.with_autocast, rows, width, offset), one,
-                     what(one, rows, width, offset) + (is_change_short ? ", with a change in bfloat16" : ""));
+        for (const bool reads_sum : {false, true}) {
+          const auto found =
+              f(static_cast<int>(one.type), is_change_short, one.with_autocast, rows, width, offset, reads_sum);
+          expect_close(found, one,
+                       what(one, rows, width, offset) + (is_change_short ? ", with a change in bfloat16" : "") +
+                           (reads_sum ? ", with the sum" : ""),
+                       reads_sum ? one.type : type_of_result(one));
+        }
       }
     }
   }
@@ -274,6 +285,46 @@ TEST_P(LibtorchLayersOnGpus, ChooseRowsAsLibtorchInFloat64) {
   }
 }
 
+/// Two layers of lt::linear. All sizes are multiples of 8.
+struct TwoLayers : torch::nn::Module {
+  TwoLayers() : first(8, 24), last(24, 8) {
+    register_module("first", first);
+    register_module("last", last);
+  }
+  torch::nn::Linear first;
+  torch::nn::Linear last;
+};
+
+struct Converted {
+  sr::Max<double> conversions;
+  sr::Max<double> difference;  // from LibTorch's layers
+};
+
+lt::Loss<Converted> two_layers_loss(TwoLayers& net, sr::Scattered<const float, 2> x) {
+  const lt::Autocast autocast(torch::kBFloat16);
+  const auto rows = lt::tensor(x).to(torch::kBFloat16);
+  const models::ConversionCount conversions;
+  const auto wide = lt::linear(rows, net.first->weight, net.first->bias);
+  const auto y = lt::linear(torch::relu(wide), net.last->weight, net.last->bias);
+  const auto count = static_cast<double>(conversions.count());
+  const auto expected = net.last(torch::relu(net.first(rows)));
+  const auto difference = (y - expected).abs().max().to(torch::kFloat64).item<double>();
+  return {y.to(torch::kFloat32).square().mean(), {count, difference}};
+}
+
+TEST_P(LibtorchLayersOnGpus, ReadParametersThatOneKernelConverts) {
+  const auto net = session().replicate<lt::Replica<TwoLayers>>(1);
+  const auto params = lt::parameters(session(), net);
+  auto step = lt::train_step<sr::Sgd, two_layers_loss>(session(), net, params);
+  const std::vector<float> rows(static_cast<std::size_t>(8 * world_size()), 0.5F);
+  const auto x = session().data(rows, sr::Shape{static_cast<std::int64_t>(world_size()), std::int64_t{8}});
+  for (int i = 0; i < 3; ++i) {
+    const Converted found = step(x, {.learning_rate = 0.1});
+    EXPECT_EQ(double(found.conversions), 1) << "step " << i;
+    EXPECT_LT(double(found.difference), 0.02) << "step " << i << ": the values are those before the step";
+  }
+}
+
 /// Each is 1 if the sentence is true.
 struct Unusual {
   sr::Max<double> in_place;             // The result of a linear layer can be changed in place.
@@ -281,6 +332,7 @@ struct Unusual {
   sr::Max<double> no_weights;           // A normalization without weight and bias is right, also its gradient.
   sr::Max<double> transposed;           // Arrays that are not contiguous are read as they are.
   sr::Max<double> only_the_sum;         // The gradient is right if only the sum of add_layer_norm() is used.
+  sr::Max<double> mixed;                // The sum of float32 and bfloat16 is in float32.
   sr::Max<double> broadcast;            // LibTorch's functions handle a change of another shape.
   sr::Max<double> no_rows;              // LibTorch's function handles an array without rows.
   sr::Max<double> large_vocabulary;     // LibTorch's function handles a large vocabulary.
@@ -321,6 +373,9 @@ Unusual unusual(sr::CudaWorker& worker) {
     const auto wanted = torch::autograd::grad({expected.square().sum() + expected[0][0]}, {square})[0];
     const auto sums = lt::add_layer_norm(square, square, weights, weights).sum;
     const torch::Tensor of_sums = torch::autograd::grad({sums.sum()}, {square})[0];
+    const auto third = square.detach() / 3;
+    const auto short_third = third.to(torch::kBFloat16);
+    const auto mixed = lt::add_layer_norm(third, short_third, weights, weights).sum;
     const auto broadcast = lt::add_layer_norm(square, weights, weights, weights);
     const auto turned = lt::layer_norm(square.t(), weights, weights);
     const auto large = torch::ones({70000, 2}, on_gpu(torch::kFloat32)).requires_grad_();
@@ -341,6 +396,7 @@ Unusual unusual(sr::CudaWorker& worker) {
         torch::allclose(normal, expected, 1e-5, 1e-6) && torch::allclose(of_normal, wanted, 1e-4, 1e-6) ? 1 : 0,
         torch::allclose(turned, torch::layer_norm(square.t(), {4}, weights, weights), 1e-5, 1e-6) ? 1 : 0,
         torch::equal(sums, square + square) && torch::equal(of_sums, torch::full_like(square, 2)) ? 1 : 0,
+        torch::equal(mixed, third + short_third) ? 1 : 0,
         torch::equal(broadcast.sum, square + weights) &&
                 torch::allclose(broadcast.norm, torch::layer_norm(square + weights, {4}, weights, weights), 1e-5, 1e-6)
             ? 1
@@ -370,6 +426,7 @@ TEST_P(LibtorchLayersOnGpus, AreCarefulWithUnusualArguments) {
   EXPECT_EQ(double(found.no_weights), 1);
   EXPECT_EQ(double(found.transposed), 1);
   EXPECT_EQ(double(found.only_the_sum), 1);
+  EXPECT_EQ(double(found.mixed), 1);
   EXPECT_EQ(double(found.broadcast), 1);
   EXPECT_EQ(double(found.no_rows), 1);
   EXPECT_EQ(double(found.large_vocabulary), 1);

@@ -17,10 +17,12 @@
 #include "libtorch/autocast_state.hpp"
 #include "libtorch/converted_parameters.hpp"
 #include "syncrun/error.hpp"
+#include "tests/libtorch/models.hpp"
 
 namespace {
 
 using syncrun::libtorch::detail::add_and_normalize;
+using syncrun::libtorch::detail::BoundParameter;
 using syncrun::libtorch::detail::can_add;
 using syncrun::libtorch::detail::can_choose;
 using syncrun::libtorch::detail::can_multiply;
@@ -376,29 +378,33 @@ TEST_F(LibtorchLayerFunctions, MultiplyParametersThatAreConvertedTogether) {
   const auto memory = torch::randn({32});
   const auto weight = memory.narrow(0, 0, 24).view({8, 3}).detach().requires_grad_();
   const auto bias = memory.narrow(0, 24, 8).detach().requires_grad_();
-  const auto x = with_gradient({4, 3});
+  const std::vector<BoundParameter> parameters{{"weight", weight, 0, {3, 1}}, {"bias", bias, 24, {1}}};
+  const auto x = torch::randn({4, 3}).to(torch::kBFloat16).requires_grad_();
   auto& converted = ConvertedParameters::of_thread();
-  converted.bind({memory.data_ptr<float>(), 32});
+  converted.bind(parameters, {memory.data_ptr<float>(), 32});
   for (int step = 0; step < 3; ++step) {
     torch::Tensor y;
     torch::Tensor of_libtorch;
     {
       const InBfloat16 scope;
       converted.begin();
+      const models::ConversionCount conversions;
       y = multiply(fake_, x, weight, bias);
+      EXPECT_EQ(conversions.count(), 1);
       converted.end();
       of_libtorch = torch::linear(x, weight, bias);
+      EXPECT_EQ(conversions.count(), 3);
     }
     EXPECT_TRUE(torch::equal(y, of_libtorch)) << "step " << step;
     const auto found = gradients(y, {x, weight, bias});
     const auto wanted = gradients(of_libtorch, {x, weight, bias});
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      EXPECT_EQ(found[i].scalar_type(), torch::kFloat32);
+      EXPECT_EQ(found[i].scalar_type(), wanted[i].scalar_type());
       EXPECT_TRUE(torch::allclose(found[i], wanted[i], 0.02, 0.02)) << i;
     }
     memory.add_(0.5);
   }
-  converted.bind({});
+  converted.unbind();
 }
 
 TEST_F(LibtorchLayerFunctions, LeaveOtherProductsToLibtorch) {

@@ -2,11 +2,14 @@
 
 // Small modules of LibTorch for the tests, their losses, and the rows that they learn.
 
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <random>
+#include <string_view>
 #include <syncrun/torch.hpp>
 #include <vector>
 
@@ -38,6 +41,25 @@ inline torch::Tensor mean_square(const torch::Tensor& output, const torch::Tenso
 inline torch::Tensor mlp_loss(Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
   return mean_square(net.forward(lt::tensor(x)), lt::tensor(y));
 }
+
+/// How many arrays LibTorch converts to another type on this thread, during the lifetime of this object.
+class ConversionCount {
+ public:
+  ConversionCount() : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&see))) { count_ = 0; }
+  ~ConversionCount() { at::removeCallback(handle_); }
+  ConversionCount(const ConversionCount&) = delete;
+  ConversionCount& operator=(const ConversionCount&) = delete;
+  int count() const { return count_; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> see(const at::RecordFunction& function) {
+    if (std::string_view(function.name()) == "aten::_to_copy") ++count_;
+    return nullptr;
+  }
+
+  inline static thread_local int count_ = 0;
+  at::CallbackHandle handle_;
+};
 
 constexpr std::int64_t kContext = 8;
 constexpr std::int64_t kVocabulary = 17;

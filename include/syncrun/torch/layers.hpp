@@ -24,7 +24,8 @@ namespace syncrun::libtorch {
 ///
 /// On a CUDA device, one sum over the rows gives the gradient of `bias`. With Autocast and LibTorch 2.8 or later, the
 /// matrix product that gives the gradient of `weight` writes float32. Otherwise it writes bfloat16, and a further kernel
-/// converts it, as in LibTorch's function.
+/// converts it, as in LibTorch's function. With Autocast, one kernel converts all parameters of a replica with at most 2^24
+/// elements. A parameter that `forward` changes is then converted by itself.
 SYNCRUN_EXPORT ::torch::Tensor linear(const ::torch::Tensor& x, const ::torch::Tensor& weight,
                                       const ::torch::Tensor& bias = {});
 
@@ -50,8 +51,9 @@ struct SumAndNorm {
 ///
 /// `x` and `change` are [..., width]. Otherwise the arguments are those of layer_norm().
 ///
-/// On a CUDA device, one kernel writes both results. In the backward pass, one kernel adds the gradients of both, and writes
-/// them in the types of `x` and `change`. With Autocast, these are often float32 and bfloat16.
+/// On a CUDA device, one kernel writes both results if `x` and `change` have equal sizes. In the backward pass, one kernel adds
+/// the gradients of both, and writes them in the types of `x` and `change`. With Autocast, these are often float32 and
+/// bfloat16.
 SYNCRUN_EXPORT SumAndNorm add_layer_norm(const ::torch::Tensor& x, const ::torch::Tensor& change,
                                          const ::torch::Tensor& weight, const ::torch::Tensor& bias,
                                          double epsilon = 1e-5);
