@@ -41,8 +41,12 @@ run_target() {
     return 1
   fi
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  if [ "${runs:-0}" = 0 ]; then
+    echo "error: fuzz.$target has run no input in $seconds s" >&2
+    return 1
+  fi
   coverage=$(grep -oE 'cov: [0-9]+' "$log" | tail -n 1)
-  say "fuzz.$target: ${runs:-0} inputs, ${coverage:-cov: ?}"
+  say "fuzz.$target: $runs inputs, ${coverage:-cov: ?}"
 }
 export -f run_target say
 export seconds
