@@ -18,6 +18,8 @@ DIGITS = ROOT / "data/digits"
 EXAMPLES = {name: () for name in ("batch_and_minibatch", "batch_s", "data_handling", "monte_carlo", "pi",
                                   "reductions_and_slices", "shared_variables", "update")}  # fmt: skip
 EXAMPLES["elastic_averaging"] = (DIGITS,)
+SMALL_MODEL = ("--n-embd", 32, "--block-size", 32, "--batch-size", 12, "--max-iters", 10, "--warmup-iters", 2,
+               "--eval-iters", 1, "--max-new-tokens", 0)  # fmt: skip
 RELATIVE = {"float32": 2e-3, "float64": 1e-9}  # of losses, as on one node with other numbers of workers
 
 
@@ -66,6 +68,46 @@ class Demos(OnHosts):
                               ["--data", folder, "--depth", 18, "--width", 8, "--epochs", 2, "--batch", 300,
                                "--evaluate-fraction", 0.2,
                                "--no-mirror", "--sync-norm", "--lr", 0.001], "float32")  # fmt: skip
+
+    def check_results(self, program, arguments):
+        """Lines with the same words, and numbers with the same first digits."""
+
+        def results(text):
+            return [line.split() for line in text.splitlines() if re.match(r"epoch |class |\d+ (of|images)", line)]
+
+        one, two = results(self.on_one_host(program, arguments)), results(self.on_two_hosts(program, arguments))
+        self.assertTrue(one)
+        self.assertEqual(len(one), len(two))
+        for at_one, at_two in zip(one, two, strict=True):
+            for word, other in zip(at_one, at_two, strict=True):
+                if re.fullmatch(r"\d+\.\d+,?", word):
+                    self.assertAlmostEqual(float(word.rstrip(",")), float(other.rstrip(",")), delta=2e-6)
+                else:
+                    self.assertEqual(word, other)
+
+    def test_images_are_the_same_on_several_hosts(self):
+        for name in ("image_folder", "tar_shards"):
+            program = Path(nodes_test.options.build, f"demos/examples/example_{name}")
+            with self.subTest(example=name), tempfile.TemporaryDirectory(dir=self.hosts.folder) as folder:
+                if not program.exists():
+                    self.skipTest(f"{name} was not built")
+                images = Path(folder, "images")
+                self.on_one_host(program, ["--write", images])
+                self.check_results(program, [images])
+
+    def test_the_language_model_has_the_losses_of_one_host(self):
+        program = Path(nodes_test.options.build, "bin/syncrun-gpt")
+        if not program.exists():
+            self.skipTest("syncrun-gpt was not built")
+        with tempfile.TemporaryDirectory(dir=self.hosts.folder) as folder:
+            losses = []
+            for name, run in (("one", self.on_one_host), ("two", self.on_two_hosts)):
+                file = Path(folder, name)
+                run(program, [*SMALL_MODEL, "--losses", file])
+                losses.append([float(line.split()[1]) for line in file.read_text(encoding="utf-8").splitlines()])
+            self.assertEqual(len(losses[0]), 10)
+            for one, two in zip(*losses, strict=True):
+                self.assertLess(abs(two / one - 1), 1e-5)
 
     def test_the_digits_have_the_losses_of_one_host_in_float64(self):
         self.check_losses(nodes_test.options.digits, ["--epochs", 2, "--dtype", "float64"], "float64")
