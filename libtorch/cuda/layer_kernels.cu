@@ -81,12 +81,12 @@ struct Rows {
 
 /// What a normalization adds to x first. At most one of the changes is not null.
 template <class T>
-struct Sums {
+struct Added {
   const T* change;
   const __nv_bfloat16* short_change;
   T* sum;
 
-  static Sums of(const Addition& addition, Element type_of_x) {
+  static Added of(const Addition& addition, Element type_of_x) {
     const bool is_short = addition.type != type_of_x;
     return {.change = is_short ? nullptr : static_cast<const T*>(addition.change),
             .short_change = is_short ? static_cast<const __nv_bfloat16*>(addition.change) : nullptr,
@@ -106,10 +106,10 @@ struct Sums {
   template <int kWidth, class C>
   __device__ static void add_from(const C* from, Pack<T, kWidth>& x) {
     using A = Sum<T>;
-    const auto added = *reinterpret_cast<const Pack<C, kWidth>*>(from);
+    const auto pack = *reinterpret_cast<const Pack<C, kWidth>*>(from);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k)
-      x.values[k] = static_cast<T>(static_cast<A>(x.values[k]) + static_cast<A>(added.values[k]));
+      x.values[k] = static_cast<T>(static_cast<A>(x.values[k]) + static_cast<A>(pack.values[k]));
   }
 };
 
@@ -133,19 +133,19 @@ struct Gradient {
 __device__ std::int64_t own_row() { return std::int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.y; }
 
 template <int kWidth, class T, class Y>
-__global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_kernel(Rows<T, Y> of, Sums<T> sums, Y* y) {
+__global__ void __launch_bounds__(kLanes* kRowsOfBlock) norm_kernel(Rows<T, Y> of, Added<T> added, Y* y) {
   using A = Sum<T>;
   const std::int64_t row = own_row();
   if (row >= of.rows) return;
   const T* const x = of.x + row * of.width;
   A sum = 0;
   of.template for_each_pack<kWidth>(x, [&](const Pack<T, kWidth>& pack, std::int64_t column) {
-    const auto added = sums.template add<kWidth>(pack, row * of.width + column);
+    const auto own_s = added.template add<kWidth>(pack, row * of.width + column);
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) sum += static_cast<A>(added.values[k]);
+    for (int k = 0; k < kWidth; ++k) sum += static_cast<A>(own_s.values[k]);
   });
   // From here on, each lane reads the sums that it has written.
-  const T* const s = sums.sum == nullptr ? x : sums.sum + row * of.width;
+  const T* const s = added.sum == nullptr ? x : added.sum + row * of.width;
   const A mean = sum_of_warp(sum) / static_cast<A>(of.width);
   A squares = 0;  // a second pass, because the difference of two large sums would lose digits
   of.template for_each_pack<kWidth>(s, [&](const Pack<T, kWidth>& pack, std::int64_t) {
@@ -353,11 +353,11 @@ cudaError_t layer_norm(const Normalization& of, const Addition& addition, void* 
     using Y = decltype(of_y);
     using T = decltype(x);
     const auto rows = Rows<T, Y>::of(of);
-    const auto sums = Sums<T>::of(addition, of.x.type);
+    const auto added = Added<T>::of(addition, of.x.type);
     auto* const own_y = static_cast<Y*>(y);
-    const bool wide = is_wide<Sum<T>>(rows.width, rows.x, sums.change, sums.short_change, sums.sum, own_y);
+    const bool wide = is_wide<Sum<T>>(rows.width, rows.x, added.change, added.short_change, added.sum, own_y);
     with_width<Sum<T>>(wide, [&](auto columns) {
-      norm_kernel<decltype(columns)::value><<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(rows, sums, own_y);
+      norm_kernel<decltype(columns)::value><<<grid_of(of), dim3(kLanes, kRowsOfBlock), 0, stream>>>(rows, added, own_y);
     });
   });
   return cudaGetLastError();

@@ -52,6 +52,22 @@ class Demos(OnHosts):
         for at_one, at_two in zip(one, two, strict=True):
             self.assertLess(abs(at_two / at_one - 1), RELATIVE[dtype])
 
+    def check_results(self, program, arguments):
+        """Lines with the same words, and numbers with the same first digits."""
+
+        def results(text):
+            return [line.split() for line in text.splitlines() if re.match(r"epoch |class |\d+ (of|images)", line)]
+
+        one, two = results(self.on_one_host(program, arguments)), results(self.on_two_hosts(program, arguments))
+        self.assertTrue(one)
+        self.assertEqual(len(one), len(two))
+        for at_one, at_two in zip(one, two, strict=True):
+            for word, other in zip(at_one, at_two, strict=True):
+                if re.fullmatch(r"\d+\.\d+,?", word):
+                    self.assertAlmostEqual(float(word.rstrip(",")), float(other.rstrip(",")), delta=2e-6)
+                else:
+                    self.assertEqual(word, other)
+
     def test_each_example_gets_its_result(self):
         folder = Path(nodes_test.options.build, "demos/examples")
         for name, arguments in EXAMPLES.items():
@@ -68,22 +84,6 @@ class Demos(OnHosts):
                               ["--data", folder, "--depth", 18, "--width", 8, "--epochs", 2, "--batch", 300,
                                "--evaluate-fraction", 0.2,
                                "--no-mirror", "--sync-norm", "--lr", 0.001], "float32")  # fmt: skip
-
-    def check_results(self, program, arguments):
-        """Lines with the same words, and numbers with the same first digits."""
-
-        def results(text):
-            return [line.split() for line in text.splitlines() if re.match(r"epoch |class |\d+ (of|images)", line)]
-
-        one, two = results(self.on_one_host(program, arguments)), results(self.on_two_hosts(program, arguments))
-        self.assertTrue(one)
-        self.assertEqual(len(one), len(two))
-        for at_one, at_two in zip(one, two, strict=True):
-            for word, other in zip(at_one, at_two, strict=True):
-                if re.fullmatch(r"\d+\.\d+,?", word):
-                    self.assertAlmostEqual(float(word.rstrip(",")), float(other.rstrip(",")), delta=2e-6)
-                else:
-                    self.assertEqual(word, other)
 
     def test_images_are_the_same_on_several_hosts(self):
         for name in ("image_folder", "tar_shards"):
