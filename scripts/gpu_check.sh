@@ -250,7 +250,7 @@ if [ "$with_tests" = ON ]; then
     # Otherwise each of these tests, and each of their workers, has a thread for every core. Such threads spin while
     # they wait, and a test with one worker took six minutes among others on a machine of 64 cores.
     OMP_NUM_THREADS=2 run_step "of models of LibTorch on CPU devices" \
-      run_tests cuda -R '^(Workers/)?(Libtorch|Gpt)' -LE gpu
+      run_tests cuda -R '^(libtorch\.models|Gpt)' -LE gpu
   fi
   if chosen others; then
     run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . "^Gpus/|$four" -LE one_gpu

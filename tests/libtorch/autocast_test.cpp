@@ -79,7 +79,7 @@ torch::Tensor failing_loss(models::Transformer& net, sr::Scattered<const std::ui
   throw std::runtime_error("the loss had enough");
 }
 
-class LibtorchMixed : public OnWorkers {};
+class LibtorchMixed : public OnSharedWorkers {};
 INSTANTIATE_ON_WORKERS(LibtorchMixed, 1, 3);
 
 TEST_P(LibtorchMixed, LossesAreCloseToThoseInFloat32) {

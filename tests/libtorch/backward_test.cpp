@@ -199,11 +199,11 @@ TEST(LibtorchReports, RefuseAGradientInOtherMemory) {
 
 // ---- in workers ----
 
-class LibtorchBackward : public OnWorkers {
+class LibtorchBackward : public OnSharedWorkers {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
-    OnWorkers::SetUp();
+    OnSharedWorkers::SetUp();
     samples_ = models::make_samples(23);
   }
   sr::Data<float, 2> x() { return session().data(samples_.x, sr::Shape{23, models::kInputs}); }

@@ -20,10 +20,10 @@ namespace nn = torch::nn;
 using Rows = sr::Scattered<const float, 2>;
 using Targets = sr::Scattered<const float, 1>;
 
-class LibtorchBadModel : public OnWorkers {
+class LibtorchBadModel : public OnSharedWorkers {
  protected:
   void SetUp() override {
-    OnWorkers::SetUp();
+    OnSharedWorkers::SetUp();
     samples_ = models::make_samples(20);
   }
   sr::Data<float, 2> x() { return session().data(samples_.x, sr::Shape{20, models::kInputs}); }

@@ -50,7 +50,7 @@ Seen see(Normalized& net) {
           {std::span(&batches, 1), sr::Shape{1}}};
 }
 
-class LibtorchBuffers : public OnWorkers {
+class LibtorchBuffers : public OnSharedWorkers {
  protected:
   /// Trains for some steps, so that the statistics differ between ranks.
   void train(const sr::Replicated<Replica<Normalized>>& net, const sr::Shared<float, 1>& params) {

@@ -67,11 +67,11 @@ std::vector<double> train_serially(Net& net, torch::optim::Optimizer& optimizer,
   return losses;
 }
 
-class LibtorchLosses : public OnWorkers {
+class LibtorchLosses : public OnSharedWorkers {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
-    OnWorkers::SetUp();
+    OnSharedWorkers::SetUp();
   }
   template <class Step, class Rule, class... Data>
   static std::vector<double> train(Step& step, const Rule& rule, const std::vector<std::vector<std::int64_t>>& batches,

@@ -37,7 +37,7 @@ struct FormatByRank : Convnet {
   static bool is_first() { return std::string_view(std::getenv("RANK")) == "0"; }
 };
 
-class LibtorchMemoryFormat : public OnWorkers {
+class LibtorchMemoryFormat : public OnSharedWorkers {
  protected:
   auto make_net(MemoryFormat format) { return session().replicate<Replica<Convnet>>(std::uint64_t{7}, format); }
   std::vector<double> train(const sr::Replicated<Replica<Convnet>>& net, const sr::Shared<float, 1>& params) {

@@ -55,7 +55,7 @@ std::vector<float> alone(Model& net) {
 
 constexpr std::int64_t kWidth = 3;
 
-class LibtorchFile : public OnWorkers {
+class LibtorchFile : public OnSharedWorkers {
  protected:
   struct Trained {
     sr::Replicated<Replica<Model>> net;

@@ -111,11 +111,11 @@ std::vector<std::vector<std::int64_t>> uneven_batches() {
   return batches;
 }
 
-class LibtorchSyncBatchNorm : public OnWorkers {
+class LibtorchSyncBatchNorm : public OnSharedWorkers {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
-    OnWorkers::SetUp();
+    OnSharedWorkers::SetUp();
     samples_ = models::make_samples(kRows);
   }
   sr::Data<float, 2> x() { return session().data(samples_.x, sr::Shape{kRows, models::kInputs}); }

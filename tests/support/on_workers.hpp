@@ -1,7 +1,7 @@
 #pragma once
 
-// A fixture for tests that must pass with any number of workers, and a check for errors. Every test opens and closes a
-// session with the number of workers that is its parameter.
+// Fixtures for tests that must pass with any number of workers, and a check for errors. The parameter of a test is the
+// number of workers.
 
 #include <gtest/gtest.h>
 
@@ -14,24 +14,52 @@
 
 namespace sr = syncrun;
 
+inline sr::SessionOptions options_of_computing(int world_size) {
+  sr::SessionOptions options;
+  options.processes = std::to_string(world_size);
+  options.timeout = std::chrono::seconds(SYNCRUN_COMPUTING_CALL_TIMEOUT_S);
+  return options;
+}
+
+/// Every test opens and closes a session.
 class OnWorkers : public testing::TestWithParam<int> {
  protected:
   void SetUp() override { session_ = std::make_unique<sr::Session>(options()); }
   void TearDown() override {
     if (session_) session_->close();
   }
-  static sr::SessionOptions options() {
-    sr::SessionOptions options;
-    options.processes = std::to_string(GetParam());
-    options.timeout = std::chrono::seconds(SYNCRUN_COMPUTING_CALL_TIMEOUT_S);
-    return options;
-  }
+  static sr::SessionOptions options() { return options_of_computing(GetParam()); }
   sr::Session& session() { return *session_; }
   int world_size() const { return GetParam(); }
   void end_session() { session_.reset(); }
 
  private:
   std::unique_ptr<sr::Session> session_;
+};
+
+/// The tests of a suite that run in one process after another share a session, if they have the same number of workers.
+/// This is for programs that take long to start, such as those that load LibTorch. A test that fails, or that ends the
+/// session, leaves none to the next test.
+class OnSharedWorkers : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (session_ && session_->world_size() == GetParam()) return;
+    end_session();
+    session_ = std::make_unique<sr::Session>(options_of_computing(GetParam()));
+  }
+  void TearDown() override {
+    if (HasFailure()) end_session();
+  }
+  static void TearDownTestSuite() {
+    if (session_) session_->close();
+    end_session();
+  }
+  static sr::Session& session() { return *session_; }
+  static int world_size() { return GetParam(); }
+  static void end_session() { session_.reset(); }
+
+ private:
+  inline static std::unique_ptr<sr::Session> session_;
 };
 
 #define INSTANTIATE_ON_WORKERS(suite, ...)                               \
