@@ -109,17 +109,18 @@ void AgentRole::start(MessageReader& message) {
 }
 
 void AgentRole::end() {
-  if (session_) session_->end();
+  if (session_) session_->stop();
   is_ending_ = true;
   finish_end();
 }
 
-/// Says that the session is over, as soon as no rows are under way to its memory.
+/// Says that the session is over, as soon as no rows are under way to its memory. The program waits for this, but not until
+/// the kernel has taken the memory of the workers, which were killed. The next session on this node does.
 bool AgentRole::finish_end() {
   if (session_ && !session_->has_all_rows()) return false;
   is_ending_ = false;
-  session_.reset();
   group_.send(NodeGroup::kMaster, MessageWriter(MessageKind::ended));
+  session_.reset();
   return true;
 }
 

@@ -37,7 +37,7 @@ class AgentRole final : private NodeListener {
   std::unique_ptr<NodeSession> session_;
   /// The agent stays awake for this long after it has done something.
   std::chrono::nanoseconds awake_for_ = WaitPolicy::for_nodes(1, usable_cores()).awake_for;
-  bool is_ending_ = false;        // the workers have ended, and the master does not know it yet
+  bool is_ending_ = false;        // the workers were killed, and the master does not know it yet
   std::optional<Error> failure_;  // of this node
 };
 

@@ -32,7 +32,13 @@ class NodeSession {
   }
   /// Reports what has changed. Returns false if nothing has.
   bool report();
-  /// Ends the workers and the producers. Neither take() nor report() is called afterwards.
+  /// Kills the workers and ends the producers. Neither take() nor report() is called afterwards.
+  void stop() noexcept {
+    queues_.end();
+    pool_->expect_ends();
+    pool_->kill_all();
+  }
+  /// The same, and waits until the workers have ended.
   void end() noexcept {
     queues_.end();
     pool_->end();

@@ -7,6 +7,7 @@ says, within which time, and that nothing is left on any host. Several cases run
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -43,6 +44,7 @@ NEXT_CALL_S = 0.3  # after the limit of silence; the program is idle until then
 SLOWEST_VERDICT_S = 0.5  # more than the limit of silence, until each node has said what happened
 ATTEMPTS = 3  # this machine may be busy, and a case that is too slow is tried again
 options = None
+quiet = threading.Lock()  # of the case in which milliseconds count at this time, which nothing else must disturb
 
 
 class Case(NamedTuple):
@@ -106,6 +108,11 @@ def engine_of(case):
     if case.process == "node":
         return engines.ENGINES["pmi2" if sends else "pmix"]
     return engines.ENGINES["mpich"] if case.process in ("agent", "link", "master", "syncrun") and sends else engines.OTHERS["talkative"]
+
+
+def is_measured(case):
+    """In these cases, milliseconds count."""
+    return case.process == "worker" and outcome_of(case) == NAMED
 
 
 def throw_limit_s(case):
@@ -294,6 +301,18 @@ class Run:
             return ["n1", "n3"]
         return ["n1", "n2", "n3"]
 
+    def await_exception(self):
+        """Looks for nothing else, because the search for processes takes a large part of a core."""
+        end = time.monotonic() + END_LIMIT_S
+        while not (self.folder / "thrown").exists() and self.job.poll() is None and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def await_engine(self):
+        """The engine takes seconds to end, and another case is measured meanwhile."""
+        end = time.monotonic() + END_LIMIT_S
+        while self.job.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+
     def observe(self, began):
         """Follows the job to its end. Returns the outcome and its time."""
         named = {}
@@ -363,44 +382,72 @@ class Run:
         self.output.close()
 
 
-def run_once(case):
-    with Hosts(3, keep=[options.build, Path(options.program).parent]) as hosts:
+def strike_in_phase(run):
+    """Returns the time from which the outcome is measured."""
+    case = run.case
+    run.await_phase()
+    began = run.strike()
+    if outcome_of(case) == GOES_ON:
+        time.sleep(float(options.node_timeout) + 0.5)
+        run.go()
+        run.await_that("the end of the program", (run.folder / "done").exists, END_LIMIT_S)
+        run.go_on()
+    elif case.phase == "idle" and case.process not in ("worker", "master", "engine"):
+        # The master notices it at once, and the program in its next call.
+        time.sleep(float(options.node_timeout) + NEXT_CALL_S)
+        run.go()
+    elif case.process == "worker" and (case.phase == "idle" or outcome_of(case) == DEADLINE):
+        # The master notices it in the next call. A worker that hangs holds up the others in no other way.
+        time.sleep(0.2)
+        began = run.reached if case.way == "silence" else time.monotonic()
+        if case.phase not in ("returned", "vote"):
+            run.go()
+    return began
+
+
+def check(case, outcome, seconds):
+    if outcome != outcome_of(case) and not (outcome == ENGINE and may_be_engine(case)):
+        raise Failed(f"expected {outcome_of(case)!r}, found {outcome!r}")
+    limit = None
+    if outcome == NAMED:
+        limit = throw_limit_s(case) if case.process == "worker" else verdict_limit_s(case)
+    if limit is not None and seconds > limit:
+        raise Failed(f"{seconds:.3f} s, expected {limit} s at most")
+
+
+def run_on(hosts, case, turn):
+    with turn:
         if engine_of(case).name.startswith("srun"):
             engines.Slurm(hosts)
         run = Run(hosts, case, engine_of(case))
-        try:
-            run.await_phase()
-            began = run.strike()
-            if outcome_of(case) == GOES_ON:
-                time.sleep(float(options.node_timeout) + 0.5)
-                run.go()
-                run.await_that("the end of the program", (run.folder / "done").exists, END_LIMIT_S)
-                run.go_on()
-            elif case.phase == "idle" and case.process not in ("worker", "master", "engine"):
-                # The master notices it at once, and the program in its next call.
-                time.sleep(float(options.node_timeout) + NEXT_CALL_S)
-                run.go()
-            elif case.process == "worker" and (case.phase == "idle" or outcome_of(case) == DEADLINE):
-                # The master notices it in the next call. A worker that hangs holds up the others in no other way.
-                time.sleep(0.2)
-                began = run.reached if case.way == "silence" else time.monotonic()
-                if case.phase not in ("returned", "vote"):
-                    run.go()
-            outcome, seconds = run.observe(began)
-            if outcome != outcome_of(case) and not (outcome == ENGINE and may_be_engine(case)):
-                raise Failed(f"expected {outcome_of(case)!r}, found {outcome!r}")
-            limit = None
-            if outcome == NAMED:
-                limit = throw_limit_s(case) if case.process == "worker" else verdict_limit_s(case)
-            if limit is not None and seconds > limit:
-                raise Failed(f"{seconds:.3f} s, expected {limit} s at most")
-            return outcome, seconds
-        except Failed as failure:
-            logs = "".join(f"--- {file.name}\n{file.read_text(errors='replace')[-1500:]}\n"
-                           for file in sorted(run.folder.glob("*")) if file.is_file() and file.stat().st_size > 0)  # fmt: skip
-            raise Failed(f"{failure}\n{logs}") from None
-        finally:
-            run.end()
+    try:
+        with turn:
+            began = strike_in_phase(run)
+            if is_measured(case):
+                run.await_exception()
+        if is_measured(case):
+            run.await_engine()
+        outcome, seconds = run.observe(began)
+        check(case, outcome, seconds)
+        return outcome, seconds
+    except Failed as failure:
+        logs = "".join(f"--- {file.name}\n{file.read_text(errors='replace')[-1500:]}\n"
+                       for file in sorted(run.folder.glob("*")) if file.is_file() and file.stat().st_size > 0)  # fmt: skip
+        raise Failed(f"{failure}\n{logs}") from None
+    finally:
+        run.end()
+
+
+def run_once(case):
+    turn = quiet if is_measured(case) else contextlib.nullcontext()
+    hosts = Hosts(3, keep=[options.build, Path(options.program).parent], is_patient=True)
+    with turn:
+        hosts.__enter__()
+    try:
+        return run_on(hosts, case, turn)
+    finally:
+        with turn:
+            hosts.down()
 
 
 def run_case(case):
@@ -455,11 +502,9 @@ def main():
     began = time.monotonic()
     done = [(case, outcome_of(case), 0, []) for case in cases if outcome_of(case).startswith("-")]
     tested = [case for case in cases if not outcome_of(case).startswith("-")]
-    # Milliseconds count in these, so nothing runs beside them.
-    alone = [case for case in tested if case.process == "worker" and outcome_of(case) == NAMED]
-    done += map(run_case, alone)
-    with concurrent.futures.ThreadPoolExecutor(options.at_a_time) as pool:
-        done += pool.map(run_case, [case for case in tested if case not in alone])
+    for measured in (True, False):  # the measured ones have the machine for themselves
+        with concurrent.futures.ThreadPoolExecutor(options.at_a_time) as pool:
+            done += pool.map(run_case, [case for case in tested if is_measured(case) == measured])
     failed = [str(case) for case, _, _, failures in done if failures]
     if options.results:
         Path(options.results).write_text(json.dumps(results_of(done), indent=1), encoding="utf-8")

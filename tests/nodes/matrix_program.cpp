@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <syncrun/syncrun.hpp>
 #include <thread>
@@ -153,14 +154,20 @@ void go_through(sr::Session& session, const std::string& phase) {
   session.close();
 }
 
-int program(int, char** argv) {
+/// Notes the time before the session gives its memory back, which takes the kernel milliseconds.
+template <class Work>
+auto note_errors(Work&& work) {
   try {
-    sr::Session session;
-    go_through(session, argv[1]);
+    return work();
   } catch (const sr::Error& error) {
     mark("thrown", now_ns() + " " + error.what());
     throw;
   }
+}
+
+int program(int, char** argv) {
+  const auto session = note_errors([] { return std::make_unique<sr::Session>(); });
+  note_errors([&] { go_through(*session, argv[1]); });
   mark("done");
   return 0;
 }
