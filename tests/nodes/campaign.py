@@ -105,7 +105,7 @@ def text_of(fault):
 
 def run_one(fault):
     number, engine_name, action, what, name, host, delay = fault
-    with Hosts(3, keep=[options.build, Path(options.program).parent]) as hosts:
+    with Hosts(3, keep=[options.build, Path(options.program).parent], is_patient=True) as hosts:
         if engine_name in ("pmix", "pmi2"):
             Slurm(hosts)
         is_stop = (what, name) == ("syncrun", "SIGSTOP")

@@ -55,9 +55,13 @@ def children_of(pid):
 
 
 class Hosts:
-    """Hosts n1, n2, ... `keep` are folders that all hosts share with this machine, also if they are in /tmp."""
+    """Hosts n1, n2, ... `keep` are folders that all hosts share with this machine, also if they are in /tmp.
 
-    def __init__(self, count, keep=()):
+    After a job has failed, Open MPI waits for four seconds, even if no process is left. `is_patient` is this mpirun, as
+    users have it. Otherwise, it does not wait, and kills what is left at once.
+    """
+
+    def __init__(self, count, keep=(), *, is_patient=False):
         self.names = [f"n{number}" for number in range(1, count + 1)]
         self.folder = Path(tempfile.mkdtemp(prefix="syncrun-hosts-"))
         self.keep = [Path(folder).resolve() for folder in keep] + [HERE, self.folder]
@@ -76,6 +80,8 @@ class Hosts:
             "OMPI_MCA_plm_rsh_agent": str(HERE / "remote_shell.py"),
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
         }
+        if not is_patient:
+            self.variables["OMPI_MCA_odls_base_sigkill_timeout"] = "0"
 
     def __enter__(self):
         try:

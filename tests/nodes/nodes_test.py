@@ -34,10 +34,12 @@ class OnHosts(unittest.TestCase):
 
     count = 3
     with_slurm = False
+    is_patient = False  # see Hosts
 
     @classmethod
     def setUpClass(cls):
-        cls.hosts = hosts.Hosts(cls.count, keep=[options.build, Path(options.program).parent, hosts.HERE.parents[1] / "data"])
+        cls.hosts = hosts.Hosts(cls.count, keep=[options.build, Path(options.program).parent, hosts.HERE.parents[1] / "data"],
+                                is_patient=cls.is_patient)
         cls.hosts.__enter__()
         cls.addClassCleanup(cls.hosts.down)
         if cls.with_slurm and engines.why_impossible(*engines.Srun.tools) is None:
@@ -86,6 +88,7 @@ class OnHosts(unittest.TestCase):
 
 class Starts(StartsOnHosts, OnHosts):
     with_slurm = True
+    is_patient = True
 
     def test_calls_give_the_same_results_on_each_engine(self):
         for engine in self.for_each_engine():
@@ -194,6 +197,7 @@ class Starts(StartsOnHosts, OnHosts):
 
 class Conventions(OnHosts):
     with_slurm = True
+    is_patient = True
 
     def test_the_exit_code_is_the_programs(self):
         for engine in self.for_each_engine():

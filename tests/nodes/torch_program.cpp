@@ -1,6 +1,7 @@
-// A model of LibTorch that trains on several hosts: `train FOLDER FORM`, `resume FOLDER FORM`, `optimizer` and `together`.
-// The program prints its losses. torch_test.py compares them, and the saved files, with those of one host. `wrong` and
-// `lost` fail in the backward pass of the last rank.
+// Models of LibTorch that train on several hosts: `train FOLDER FORM`, `resume FOLDER FORM`, `optimizer` and `together`. A
+// job does several of these, with a `+` between them, because each process that loads LibTorch computes for a second
+// first. The program prints its losses. torch_test.py compares them, and the saved files, with those of one host. `wrong`
+// and `lost` fail in the backward pass of the last rank.
 
 #include <torch/torch.h>
 
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -268,17 +270,27 @@ void fail(sr::Session& session) {
   step(samples.x, samples.y, {});
 }
 
-void program(sr::Session& session, int argc, char** argv) {
-  const std::string_view action = argc > 1 ? argv[1] : "";
-  if (action == "train" && argc == 4) train_and_save(session, argv[2], form_of(argv[3]));
-  else if (action == "resume" && argc == 4) resume(session, argv[2], form_of(argv[3]));
-  else if (action == "optimizer" && argc == 2) train_with_an_optimizer(session);
-  else if (action == "together" && argc == 2) train_together(session);
-  else if (action == "wrong" && argc == 2) fail<wrong_loss>(session);
-  else if (action == "lost" && argc == 2) fail<lost_loss>(session);
+void do_action(sr::Session& session, const std::vector<std::string>& words) {
+  const std::string action = words.empty() ? "" : words[0];
+  const std::size_t count = words.size();
+  if (action == "train" && count == 3) train_and_save(session, words[1], form_of(words[2]));
+  else if (action == "resume" && count == 3) resume(session, words[1], form_of(words[2]));
+  else if (action == "optimizer" && count == 1) train_with_an_optimizer(session);
+  else if (action == "together" && count == 1) train_together(session);
+  else if (action == "wrong" && count == 1) fail<wrong_loss>(session);
+  else if (action == "lost" && count == 1) fail<lost_loss>(session);
   else
     throw std::invalid_argument("expected train FOLDER FORM, resume FOLDER FORM, optimizer, together, wrong or lost");
-  std::printf("as expected\n");
+  std::printf("as expected: %s\n", action.c_str());
+}
+
+void program(sr::Session& session, int argc, char** argv) {
+  std::vector<std::vector<std::string>> actions(1);
+  for (const std::string_view word : std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
+    if (word == "+") actions.emplace_back();
+    else actions.back().emplace_back(word);
+  }
+  for (const auto& words : actions) do_action(session, words);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 import array
 import json
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from jobs import RUN_LIMIT_S
 from nodes_test import OnHosts
 
 RELATIVE = 1e-5
+FORMS = ("replicated", "sharded")
 LAYOUTS = (("openmpi", 2, 2), ("openmpi", 3, 2), ("mpich", 2, 2))  # the engine, hosts, workers on each
 
 
@@ -32,27 +32,39 @@ def read_safetensors(path):
     return tensors
 
 
+def joined(actions):
+    """The arguments for a program that does these, one after the other."""
+    words = [word for action in actions for word in ("+", *map(str, action))]
+    return words[1:]
+
+
 class Torch(OnHosts):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(dir=self.hosts.folder))
 
-    def on_one_host(self, ranks, *action):
-        command = [nodes_test.options.syncrun, "-n", str(ranks), nodes_test.options.torch_program, *map(str, action)]
+    def on_one_host(self, ranks, *actions):
+        """What each of the actions prints."""
+        command = [nodes_test.options.syncrun, "-n", str(ranks), nodes_test.options.torch_program, *joined(actions)]
         done = subprocess.run(command, text=True, capture_output=True, timeout=RUN_LIMIT_S)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout
+        return self.parts_of(done.stdout, actions)
 
-    def start(self, layout, *action, **kwargs):
+    def start(self, layout, *actions, **kwargs):
         engine, nodes, workers = layout
-        return self.job(ENGINES[engine], action, nodes=nodes, workers=workers, program=nodes_test.options.torch_program, **kwargs)
+        return self.job(ENGINES[engine], joined(actions), nodes=nodes, workers=workers, program=nodes_test.options.torch_program,
+                        **kwargs)  # fmt: skip
 
-    def on_hosts(self, layout, *action):
-        job = self.start(layout, *action)
+    def on_hosts(self, layout, *actions):
+        job = self.start(layout, *actions)
         self.assertEqual(job.finish(), 0, job.text)
-        self.assertIn("as expected", job.text)
         self.assertNotIn("differ between ranks", job.text)
         self.check_nothing_left()
-        return job.text
+        return self.parts_of(job.text, actions)
+
+    def parts_of(self, text, actions):
+        parts = re.split(r"^as expected: (\w+)$", text, flags=re.MULTILINE)
+        self.assertEqual(parts[1::2], [action[0] for action in actions], text)
+        return parts[0:-1:2]
 
     def for_each_layout(self):
         for layout in LAYOUTS:
@@ -84,42 +96,42 @@ class Torch(OnHosts):
             distance = max(abs(a - b) for a, b in zip(values, other[name], strict=True))
             self.assertLessEqual(distance, RELATIVE * largest, name)
 
-    def test_training_has_the_losses_and_the_files_of_one_host(self):
-        for layout in self.for_each_layout():
-            for form in ("replicated", "sharded"):
-                one, several = self.folder / f"one-{form}", self.folder / f"several-{form}"
-                for folder in (one, several):
-                    shutil.rmtree(folder, ignore_errors=True)
-                    folder.mkdir()
-                wanted = self.numbers_in(self.on_one_host(layout[1] * layout[2], "train", one, form), 11)
-                self.assertLess(wanted["loss 9"], wanted["loss 0"])
-                text = self.on_hosts(layout, "train", several, form)
-                self.check_close(self.numbers_in(text, 11), wanted, f"{layout}, {form}")
-                self.check_files(several / "model.safetensors", one / "model.safetensors")
+    def check_losses(self, found, wanted, count, what):
+        self.check_close(self.numbers_in(found, count), self.numbers_in(wanted, count), what)
 
-                # A job continues from its checkpoint with the same bits, and from that of one host with the same losses.
-                losses = re.findall(r"^loss \S+ \S+$", text, re.MULTILINE)
-                again = self.on_hosts(layout, "resume", several, form)
-                self.assertEqual(re.findall(r"^loss \S+ \S+$", again, re.MULTILINE), losses[5:])
-                last = {name: wanted[name] for name in list(wanted)[5:10]}
-                self.check_close(self.numbers_in(self.on_hosts(layout, "resume", one, form), 5), last, "from one host")
-
-    def test_optimizers_of_libtorch_and_dropout_have_the_losses_of_one_host(self):
+    def test_trainings_have_the_losses_and_the_files_of_one_host(self):
         for layout in self.for_each_layout():
-            wanted = self.numbers_in(self.on_one_host(layout[1] * layout[2], "optimizer"), 20)
-            self.check_close(self.numbers_in(self.on_hosts(layout, "optimizer"), 20), wanted, str(layout))
+            folders = {(hosts, form): Path(tempfile.mkdtemp(dir=self.folder)) for hosts in ("one", "several") for form in FORMS}
 
-    def test_batch_norms_of_all_ranks_have_the_losses_of_one_host(self):
-        for layout in self.for_each_layout():
-            wanted = self.numbers_in(self.on_one_host(layout[1] * layout[2], "together"), 11)
-            self.check_close(self.numbers_in(self.on_hosts(layout, "together"), 11), wanted, str(layout))
+            def of_forms(action, hosts):
+                return [(action, folders[hosts, form], form) for form in FORMS]  # noqa: B023
+
+            others = [("optimizer",), ("together",)]
+            wanted = self.on_one_host(layout[1] * layout[2], *of_forms("train", "one"), *others)
+            found = self.on_hosts(layout, *of_forms("train", "several"), *others)
+            self.check_losses(found[2], wanted[2], 20, f"{layout}, an optimizer of LibTorch, and dropout")
+            self.check_losses(found[3], wanted[3], 11, f"{layout}, batch norms of all ranks")
+            # A job continues from its checkpoint with the same bits, and from that of one host with the same losses.
+            again = self.on_hosts(layout, *of_forms("resume", "several"), *of_forms("resume", "one"))
+            for i, form in enumerate(FORMS):
+                numbers = self.numbers_in(wanted[i], 11)
+                self.assertLess(numbers["loss 9"], numbers["loss 0"])
+                self.check_losses(found[i], wanted[i], 11, f"{layout}, {form}")
+                self.check_files(folders["several", form] / "model.safetensors", folders["one", form] / "model.safetensors")
+                self.assertEqual(self.losses_in(again[i]), self.losses_in(found[i])[5:])
+                last = {name: numbers[name] for name in list(numbers)[5:10]}
+                self.check_close(self.numbers_in(again[i + 2], 5), last, "from one host")
+
+    @staticmethod
+    def losses_in(text):
+        return re.findall(r"^loss \S+ \S+$", text, re.MULTILINE)
 
     def test_failures_in_the_backward_pass_are_named(self):
         for layout in self.for_each_layout():
             last = rf"rank {layout[1] * layout[2] - 1} \(n{layout[1]}:cpu1, pid \d+\)"
             for action, pattern in (("wrong", last + r" failed in call 'wrong_loss' .*self must be a matrix"),
                                     ("lost", last + r" was lost.*SIGKILL")):  # fmt: skip
-                job = self.start(layout, action)
+                job = self.start(layout, (action,))
                 self.assertNotEqual(job.finish(), 0, job.text)
                 self.assertRegex(job.text, pattern)
                 self.check_nothing_left()

@@ -13,7 +13,7 @@ def main():
     if reason := why_impossible():
         sys.exit(f"no hosts: {reason}")
     count, command = int(sys.argv[1]), sys.argv[2:]
-    with Hosts(count, keep=[os.getcwd()]) as hosts:
+    with Hosts(count, keep=[os.getcwd()], is_patient=True) as hosts:
         if os.path.basename(command[0]) in ("srun", "sbatch", "sh", "bash"):
             Slurm(hosts)
         sys.exit(hosts.start("n1", command).wait())
