@@ -9,11 +9,8 @@
 # what it uses.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-command -v clang-tidy-16 >/dev/null || {
-  echo "error: clang-tidy-16 is not installed (package clang-tidy-16)" >&2
-  exit 1
-}
+source scripts/lib/setup.sh
+find_clang_tidy
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -33,7 +30,7 @@ code=0
 of_small_numbers=-bugprone-implicit-widening-of-multiplication-result,-bugprone-integer-division
 tidy_some() {
   xargs -d '\n' -r -n 1 -P "$(nproc)" \
-    clang-tidy-16 -p "$folder" --config-file="$PWD/.clang-tidy" --quiet --checks="$1" >>"$log" 2>&1 || code=1
+    "$clang_tidy" -p "$folder" --config-file="$PWD/.clang-tidy" --quiet --checks="$1" >>"$log" 2>&1 || code=1
 }
 tidy() {
   local list=$folder/$1.txt

@@ -65,9 +65,8 @@ bool SupervisorLink::send(const SupervisorMessage& message) const noexcept {
 std::optional<SupervisorMessage> receive_from_master(int socket) {
   std::array<char, kLongestMessage> bytes;
   const auto count = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
-  SupervisorMessage message{};
-  if (count < static_cast<ssize_t>(1 + sizeof(message.number))) return std::nullopt;
-  message.kind = static_cast<SupervisorMessage::Kind>(bytes[0]);
+  if (count < static_cast<ssize_t>(1 + sizeof(SupervisorMessage::number))) return std::nullopt;
+  SupervisorMessage message{.kind = static_cast<SupervisorMessage::Kind>(bytes[0]), .number = 0, .text = {}};
   std::memcpy(&message.number, &bytes[1], sizeof(message.number));
   message.text.assign(&bytes[1 + sizeof(message.number)], static_cast<std::size_t>(count) - 1 - sizeof(message.number));
   return message;

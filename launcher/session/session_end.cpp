@@ -83,7 +83,7 @@ std::optional<Error> await_ends_at_close(WorkerPool& pool, LossReport& report, s
     if (was_killed) {
       loss.cause = killed_after(grace) + stop_suffix(states[static_cast<std::size_t>(rank)].stop_signal);
     }
-    loss.ranks = states;
+    loss.ranks = std::move(states);
     return report.lost(std::move(loss), "while closing (phase close)", end.wait_status.value_or(0));
   }
   return std::nullopt;

@@ -148,6 +148,20 @@ bring_cudnn_frontend() {
   export CUDNN_FRONTEND_ROOT=$folder
 }
 
+# Sets `clang_tidy` to the program, and fetches it from PyPI if it is not there. This version takes a third of the time of
+# clang-tidy 16 from Debian 12, which does as well if pip cannot bring it.
+find_clang_tidy() {
+  local version=23.1.4 folder=$root/.cache/clang-tidy
+  clang_tidy=$folder/clang_tidy/data/bin/clang-tidy
+  if [ ! -x "$clang_tidy" ]; then
+    say "Fetching clang-tidy $version"
+    mkdir -p "$root/.cache"
+    python3 -m pip install -q --no-deps --retries 1 --timeout 20 --target "$folder" "clang-tidy==$version" \
+      >"$root/.cache/pip.log" 2>&1 || clang_tidy=$(command -v clang-tidy-16) ||
+      fail "pip cannot bring clang-tidy $version, and clang-tidy-16 is not installed (package clang-tidy-16)"
+  fi
+}
+
 # Chooses the GPUs to compile for, in a build that stays on this machine: those of this machine. If it has none, the
 # choice is the oldest architecture that Syncrun supports, because its code also runs on all later ones. Each further
 # architecture would take the same time again.
