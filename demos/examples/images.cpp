@@ -151,7 +151,7 @@ std::vector<std::size_t> shuffled(std::size_t count, std::uint64_t seed, std::in
 Arguments parse_arguments(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() == 2 && words[0] == "--write") return {.folder = words[1], .writes = true};
-  if (words.empty() || words.size() > 3 || words[0].starts_with("-")) {
+  if (words.empty() || words.size() > 3 || words[0].starts_with('-')) {
     throw std::runtime_error(std::string("usage: ") + argv[0] + " FOLDER [PRODUCERS [SEED]]\n       " + argv[0] +
                              " --write FOLDER   writes a small data set to try this with");
   }

@@ -190,7 +190,7 @@ std::string to_text(const Manifest& manifest) {
   check_names(manifest);
   const bool has_parts = manifest.has_parts();
   std::string text(has_parts ? kFirstLineWithParts : kFirstLine);
-  text += "\n";
+  text += '\n';
   if (has_parts) text += "id " + manifest.folder_id + "\n";
   for (const ManifestArray& array : manifest.arrays) {
     text += "array " + array.name + (array.placement == Placement::scattered ? " scattered\n" : " replicated\n");

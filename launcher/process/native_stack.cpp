@@ -124,7 +124,7 @@ int on_frame(Dwfl_Frame* state, void* walk_of) {
 }
 
 bool is_of_the_system(const Frame& frame) {
-  return frame.library.starts_with("libc.so") || frame.library.starts_with("ld-") || frame.library.starts_with("[");
+  return frame.library.starts_with("libc.so") || frame.library.starts_with("ld-") || frame.library.starts_with('[');
 }
 /// True for a frame that brought a thread to the user's function. These frames are the same in every stack.
 bool is_plumbing(const Frame& frame) {

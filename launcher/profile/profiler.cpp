@@ -325,7 +325,7 @@ std::string to_string(std::span<const CallProfile> calls) {
   for (const char* phase : {"whole", "inputs", "function", "collective", "waiting", "reduction"}) {
     text += padded(phase, kWidth);
   }
-  text += "\n";
+  text += '\n';
   const std::string* name = nullptr;
   for (const CallProfile& call : calls) {
     if (name == nullptr || *name != call.name) text += call.name + "\n";
@@ -338,7 +338,7 @@ std::string to_string(std::span<const CallProfile> calls) {
         text += padded(in_us(*phase), kWidth);
       }
     }
-    text += "\n";
+    text += '\n';
   }
   return text;
 }

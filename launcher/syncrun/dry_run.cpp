@@ -53,7 +53,7 @@ std::string describe_ranks(const ChosenDevices& devices) {
       const int threads = placement_of(devices.by_rank, rank).threads;
       text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
     }
-    text += "\n";
+    text += '\n';
   }
   return text;
 }
@@ -62,7 +62,7 @@ std::string describe_start(const CommandOptions& options, const std::string& pro
   std::string text = "command:\n  ";
   text += shell_word(program);
   for (std::size_t i = 1; i < options.command.size(); ++i) text.append(" ").append(shell_word(options.command[i]));
-  text += "\n";
+  text += '\n';
   text += describe_devices(options);
   text += "variables:\n";
   const auto changes = environment_for(options);

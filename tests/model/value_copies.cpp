@@ -332,7 +332,7 @@ bool Protocol::has_more_to_mark(State& state) const {
       state.marking &= static_cast<Byte>(~kHasSuccessor);
       state.marks = value.home >= kHost ? static_cast<Byte>(workers() + 2) : Byte{1};
     }
-    for (; state.marks <= workers() + 1; ++state.marks) {
+    for (; state.marks < static_cast<Byte>(workers() + 2); ++state.marks) {
       const Byte rank = state.marks > workers() ? value.home : static_cast<Byte>(state.marks - 1);
       const std::optional<Byte> mark = next_mark(state, index);
       if (!mark || value.spare[rank] == kDropped) continue;

@@ -148,7 +148,7 @@ TEST(PlanAgreement, LeavesACheckpointsPlansForAnotherGpu) {
 TEST(PlanAgreement, RefusesAFileForAnotherGpuOrVersion) {
   for (std::string PlanPlace::*field : {&PlanPlace::gpu, &PlanPlace::cudnn, &PlanPlace::frontend}) {
     PlanPlace place = kAgreedPlace;
-    place.*field += "1";
+    place.*field += '1';
     EXPECT_EQ(complaint({kAgreedPlace}, {.file = "FILE", .in_file = plans_of("file", {1}, place)}),
               "--plans: expected plans for " + describe(kAgreedPlace) + ", got those for " + describe(place) +
                   " in FILE (a file that does not exist is written anew)");
