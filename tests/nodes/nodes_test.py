@@ -424,6 +424,7 @@ class Faults(RespawnsOnHosts, BreakingHosts):
 
 class BadInput(OnHosts):
     with_slurm = True
+    is_patient = True  # several nodes refuse the input, each with its own words
 
     def refused(self, engine, pattern, **kwargs):
         job = self.job(engine, kwargs.pop("action", ["calls"]), **kwargs)
