@@ -200,10 +200,15 @@ configure_and_build() {
 
 # run_tests PRESET [CTEST-OPTION...]: runs ctest, and prints its lines. The lines with its count and its time come last,
 # even if ctest prints a list of skipped or failed tests after them. Since many tests wait for deadlines, one test more
-# runs at a time than there are jobs. With jobs=1, only one runs at a time.
+# runs at a time than there are jobs, and two more in the preset `release`, which has the tests on several nodes. With
+# jobs=1, only one runs at a time.
 run_tests() {
-  local preset=$1 at_once=$((jobs > 1 ? jobs + 1 : 1))
+  local preset=$1 at_once=1
   shift
+  if [ "$jobs" -gt 1 ]; then
+    at_once=$((jobs + 1))
+    [ "$preset" != release ] || at_once=$((jobs + 2))
+  fi
   say "Testing build/$preset"
   ctest --test-dir "$root/build/$preset" --output-on-failure --no-label-summary --no-tests=error -j "$at_once" "$@" 2>&1 |
     sed -u -E -e '/^[0-9]+% tests passed|^Total Test time/{H;$!d;s/.*//}' -e '${G}'
