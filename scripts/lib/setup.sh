@@ -151,7 +151,8 @@ bring_cudnn_frontend() {
 # Sets `clang_tidy` to the program, and fetches it from PyPI if it is not there. This version takes a third of the time of
 # clang-tidy 16 from Debian 12, which does as well if pip cannot bring it.
 find_clang_tidy() {
-  local version=23.1.4 folder=$root/.cache/clang-tidy
+  local version=23.1.4 folder
+  folder=$root/.cache/clang-tidy-$version
   clang_tidy=$folder/clang_tidy/data/bin/clang-tidy
   if [ ! -x "$clang_tidy" ]; then
     say "Fetching clang-tidy $version"

@@ -57,8 +57,8 @@ def children_of(pid):
 class Hosts:
     """Hosts n1, n2, ... `keep` are folders that all hosts share with this machine, also if they are in /tmp.
 
-    After a job has failed, Open MPI waits for four seconds, even if no process is left. `is_patient` is this mpirun, as
-    users have it. Otherwise, it does not wait, and kills what is left at once.
+    After a job has failed, Open MPI waits for four seconds, even if no process is left. With `is_patient`, it does so, as for
+    users. Otherwise, it does not wait, and kills what is left at once.
     """
 
     def __init__(self, count, keep=(), *, is_patient=False):

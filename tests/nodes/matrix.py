@@ -416,12 +416,12 @@ def check(case, outcome, seconds):
 
 
 def run_on(hosts, case, turn):
-    with turn:
-        if engine_of(case).name.startswith("srun"):
-            engines.Slurm(hosts)
-        run = Run(hosts, case, engine_of(case))
+    run = None
     try:
-        with turn:
+        with turn:  # from the start of the job, whose ranks may compute without a pause, to the exception
+            if engine_of(case).name.startswith("srun"):
+                engines.Slurm(hosts)
+            run = Run(hosts, case, engine_of(case))
             began = strike_in_phase(run)
             if is_measured(case):
                 run.await_exception()
@@ -435,7 +435,8 @@ def run_on(hosts, case, turn):
                        for file in sorted(run.folder.glob("*")) if file.is_file() and file.stat().st_size > 0)  # fmt: skip
         raise Failed(f"{failure}\n{logs}") from None
     finally:
-        run.end()
+        if run is not None:
+            run.end()
 
 
 def run_once(case):

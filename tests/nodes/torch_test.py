@@ -38,6 +38,10 @@ def joined(actions):
     return words[1:]
 
 
+def of_forms(action, folders):
+    return [(action, folders[form], form) for form in FORMS]
+
+
 class Torch(OnHosts):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(dir=self.hosts.folder))
@@ -101,23 +105,19 @@ class Torch(OnHosts):
 
     def test_trainings_have_the_losses_and_the_files_of_one_host(self):
         for layout in self.for_each_layout():
-            folders = {(hosts, form): Path(tempfile.mkdtemp(dir=self.folder)) for hosts in ("one", "several") for form in FORMS}
-
-            def of_forms(action, hosts):
-                return [(action, folders[hosts, form], form) for form in FORMS]  # noqa: B023
-
+            one, several = ({form: Path(tempfile.mkdtemp(dir=self.folder)) for form in FORMS} for _ in range(2))
             others = [("optimizer",), ("together",)]
-            wanted = self.on_one_host(layout[1] * layout[2], *of_forms("train", "one"), *others)
-            found = self.on_hosts(layout, *of_forms("train", "several"), *others)
+            wanted = self.on_one_host(layout[1] * layout[2], *of_forms("train", one), *others)
+            found = self.on_hosts(layout, *of_forms("train", several), *others)
             self.check_losses(found[2], wanted[2], 20, f"{layout}, an optimizer of LibTorch, and dropout")
             self.check_losses(found[3], wanted[3], 11, f"{layout}, batch norms of all ranks")
             # A job continues from its checkpoint with the same bits, and from that of one host with the same losses.
-            again = self.on_hosts(layout, *of_forms("resume", "several"), *of_forms("resume", "one"))
+            again = self.on_hosts(layout, *of_forms("resume", several), *of_forms("resume", one))
             for i, form in enumerate(FORMS):
                 numbers = self.numbers_in(wanted[i], 11)
                 self.assertLess(numbers["loss 9"], numbers["loss 0"])
                 self.check_losses(found[i], wanted[i], 11, f"{layout}, {form}")
-                self.check_files(folders["several", form] / "model.safetensors", folders["one", form] / "model.safetensors")
+                self.check_files(several[form] / "model.safetensors", one[form] / "model.safetensors")
                 self.assertEqual(self.losses_in(again[i]), self.losses_in(found[i])[5:])
                 last = {name: numbers[name] for name in list(numbers)[5:10]}
                 self.check_close(self.numbers_in(again[i + 2], 5), last, "from one host")
