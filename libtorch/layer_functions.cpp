@@ -87,14 +87,20 @@ class Linear : public ::torch::autograd::Function<Linear> {
     variable_list results(6);
     const auto saved = context->get_saved_variables();
     const auto dy = as_matrix(gradients[0]);
-    if (context->needs_input_grad(0)) {
+    const auto set_gradient_of_x = [&] {
+      if (!context->needs_input_grad(0)) return;
       auto sizes = gradients[0].sizes().vec();
       sizes.back() = saved[1].size(1);
       results[0] = at::mm(dy, saved[1]).view(sizes).to(kept_type(context, "type_of_x"));
-    }
-    if (context->needs_input_grad(1)) results[1] = product(dy.t(), saved[0], kept_type(context, "type_of_weight"));
-    if (context->saved_data.count("type_of_bias") != 0 && context->needs_input_grad(2))
-      results[2] = kept_operations(context).column_sums(dy).to(kept_type(context, "type_of_bias"));
+    };
+    const auto set_gradient_of_weight = [&] {
+      if (context->needs_input_grad(1)) results[1] = product(dy.t(), saved[0], kept_type(context, "type_of_weight"));
+    };
+    const auto set_gradient_of_bias = [&] {
+      if (context->saved_data.count("type_of_bias") != 0 && context->needs_input_grad(2))
+        results[2] = kept_operations(context).column_sums(dy).to(kept_type(context, "type_of_bias"));
+    };
+    kept_operations(context).side_by_side({set_gradient_of_x, set_gradient_of_weight, set_gradient_of_bias});
     return results;
   }
 };
@@ -162,12 +168,13 @@ class LayerNorm : public ::torch::autograd::Function<LayerNorm> {
     variable_list results(5);
     const KeptNormalization kept(context);
     const auto dy = gradients[0].contiguous();
-    if (context->needs_input_grad(0)) {
-      results[0] = kept_operations(context)
-                       .layer_norm_gradient(kept.arguments, kept.rows, {dy, {}, kept.rows.sum.scalar_type()})
-                       .of_x;
-    }
-    kept.set_weight_gradients(context, dy, 1, results);
+    auto& operations = kept_operations(context);
+    const auto set_gradient_of_x = [&] {
+      if (!context->needs_input_grad(0)) return;
+      results[0] =
+          operations.layer_norm_gradient(kept.arguments, kept.rows, {dy, {}, kept.rows.sum.scalar_type()}).of_x;
+    };
+    operations.side_by_side({set_gradient_of_x, [&] { kept.set_weight_gradients(context, dy, 1, results); }});
     return results;
   }
 };
@@ -203,14 +210,15 @@ class AddLayerNorm : public ::torch::autograd::Function<AddLayerNorm> {
     }
     const KeptNormalization kept(context);
     const auto dy = gradients[1].contiguous();
-    if (context->needs_input_grad(0) || context->needs_input_grad(1)) {
+    auto& operations = kept_operations(context);
+    const auto set_gradients_of_summands = [&] {
+      if (!context->needs_input_grad(0) && !context->needs_input_grad(1)) return;
       const auto of_sum = gradients[0].defined() ? gradients[0].contiguous() : ::torch::Tensor();
-      auto [of_x, of_change] =
-          kept_operations(context).layer_norm_gradient(kept.arguments, kept.rows, {dy, of_sum, type_of_change});
+      auto [of_x, of_change] = operations.layer_norm_gradient(kept.arguments, kept.rows, {dy, of_sum, type_of_change});
       results[0] = of_x;
       results[1] = of_change;
-    }
-    kept.set_weight_gradients(context, dy, 2, results);
+    };
+    operations.side_by_side({set_gradients_of_summands, [&] { kept.set_weight_gradients(context, dy, 2, results); }});
     return results;
   }
 };

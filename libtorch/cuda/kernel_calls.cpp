@@ -2,11 +2,15 @@
 
 #include "libtorch/cuda/kernel_calls.hpp"
 
+#include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <string>
+#include <vector>
 
 #include "libtorch/cuda/cross_entropy_kernels.hpp"
 #include "libtorch/cuda/layer_kernels.hpp"
@@ -63,6 +67,43 @@ kernels::Normalization normalization_of(const ::torch::Tensor& x, const Normaliz
           .means = rows.means.data_ptr(),
           .scales = rows.scales.data_ptr()};
 }
+
+bool is_capturing(c10::cuda::CUDAStream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_launch("cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &status));
+  return status == cudaStreamCaptureStatusActive;
+}
+
+/// Another branch of a graph that is being captured. Operations on its stream come after all on `main` so far. The
+/// destructor lets those that are put on `main` later wait for them. So memory of one stream can be used on the other: an
+/// address that one of them gets again was given back before it waited for the other one.
+class Branch {
+ public:
+  Branch(c10::cuda::CUDAStream main, c10::cuda::CUDAStream own) : main_(main), own_(own) { order(main_, own_); }
+  ~Branch() {
+    try {
+      order(own_, main_);
+    } catch (const c10::Error&) {  // the end of the capture reports it
+    }
+  }
+  Branch(const Branch&) = delete;
+  Branch& operator=(const Branch&) = delete;
+
+  void run(const std::function<void()>& work) const {
+    const c10::cuda::CUDAStreamGuard guard(own_);
+    work();
+  }
+
+ private:
+  static void order(c10::cuda::CUDAStream first, c10::cuda::CUDAStream second) {
+    at::cuda::CUDAEvent event;
+    event.record(first);
+    event.block(second);
+  }
+
+  c10::cuda::CUDAStream main_;
+  c10::cuda::CUDAStream own_;
+};
 
 class KernelCalls final : public GpuOperations {
  public:
@@ -150,6 +191,22 @@ class KernelCalls final : public GpuOperations {
                                                           c10::cuda::getCurrentCUDAStream()));
     return result;
   }
+  void side_by_side(const std::vector<std::function<void()>>& works) override {
+    const auto stream = c10::cuda::getCurrentCUDAStream();
+    if (!is_capturing(stream)) {
+      for (const auto& work : works) work();
+      return;
+    }
+    // Always the same streams, because products have scratch memory for each one.
+    while (streams_.size() + 1 < works.size())
+      streams_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, stream.device_index()));
+    std::list<Branch> branches;
+    for (std::size_t i = 1; i < works.size(); ++i) branches.emplace_back(stream, streams_[i - 1]).run(works[i]);
+    works.front()();
+  }
+
+ private:
+  std::vector<c10::cuda::CUDAStream> streams_;  // for all but the first of works
 };
 
 }  // namespace
