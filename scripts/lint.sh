@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs clang-tidy on the sources of the library, the demos, the tests and the benchmarks, and on the headers of the
 # project that they include. The checks in .clang-tidy are errors. Does not require a CUDA compiler: without one, the
-# script lists the sources for CUDA devices and does not check them. Configures build/release. Arguments: files to
-# check, one by one, instead of all.
+# script lists the sources for CUDA devices and does not check them. Configures build/lint, and builds nothing. Arguments:
+# files to check, one by one, instead of all.
 #
 # Most of the time is for the headers. So clang-tidy checks sources together if the build compiles them together. With the
 # argument --alone, clang then reads the sources of the library one by one, without these checks. This shows whether each
@@ -20,13 +20,8 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 log=$folder/log
-# An existing build folder is configured again, because the CMake files may have changed.
-if [ -f build/release/CMakeCache.txt ]; then
-  cmake -S . -B build/release >"$log" 2>&1 || { cat "$log" >&2 && exit 1; }
-else
-  cmake --preset release >"$log" 2>&1 || { cat "$log" >&2 && exit 1; }
-fi
-PYTHONDONTWRITEBYTECODE=1 python3 scripts/lib/lint_units.py . build/release "$folder" "$@"
+cmake --preset release -B build/lint >"$log" 2>&1 || { cat "$log" >&2 && exit 1; }
+PYTHONDONTWRITEBYTECODE=1 python3 scripts/lib/lint_units.py . build/lint "$folder" "$@"
 
 # tidy LIST CHECKS: runs clang-tidy on the files in the list, as many at a time as there are cores. Tests and benchmarks
 # multiply and divide small constants. So the checks for overflow and for lost remainders run only on the other files.
