@@ -251,6 +251,60 @@ TEST_P(LibtorchMlpOnGpus, LearnInBfloat16) {
   }
 }
 
+/// Syncrun's layers. In a graph, the gradients of each are branches.
+struct Layers : torch::nn::Module {
+  static constexpr std::int64_t kWidth = 16;
+
+  Layers()
+      : first(models::kInputs, kWidth),
+        norm1(torch::nn::LayerNormOptions({kWidth})),
+        middle(kWidth, kWidth),
+        norm2(torch::nn::LayerNormOptions({kWidth})),
+        last(kWidth, 1) {
+    register_module("first", first);
+    register_module("norm1", norm1);
+    register_module("middle", middle);
+    register_module("norm2", norm2);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& inputs) {
+    const auto x = models::lt::linear(inputs, first->weight, first->bias);
+    const auto normal = models::lt::layer_norm(x, norm1->weight, norm1->bias);
+    const auto change = models::lt::linear(torch::gelu(normal), middle->weight, middle->bias);
+    const auto [sum, norm] = models::lt::add_layer_norm(x, change, norm2->weight, norm2->bias);
+    return models::lt::linear(sum + norm, last->weight, last->bias).squeeze(1);
+  }
+
+  torch::nn::Linear first;
+  torch::nn::LayerNorm norm1;
+  torch::nn::Linear middle;
+  torch::nn::LayerNorm norm2;
+  torch::nn::Linear last;
+};
+torch::Tensor layers_loss(Layers& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
+  ++runs;
+  const models::lt::Autocast autocast(torch::kBFloat16);
+  return models::mean_square(net.forward(tensor(x)).to(torch::kFloat32), tensor(y));
+}
+
+TEST_P(LibtorchMlpOnGpus, BranchesOfAGraphHaveTheBitsOfAStepWithoutOne) {
+  constexpr int kSteps = 30;
+  const auto losses = [&]<BackwardOptions kOptions>() {
+    const auto net = session().replicate<Replica<Layers>>(kSeed);
+    const auto params = parameters(session(), net);
+    auto step = train_step<sr::Adam, layers_loss, kOptions>(session(), net, params);
+    std::vector<double> all;
+    for (int i = 0; i < kSteps; ++i) all.push_back(step(x(), y(), {.learning_rate = 0.01}));
+    return all;
+  };
+  const auto replayed = losses.operator()<BackwardOptions{}>();
+  const int captured = session().function(count_runs)();
+  EXPECT_LT(captured, kSteps) << "most steps are replayed";
+  EXPECT_EQ(losses.operator()<BackwardOptions{.replay = Replay::never}>(), replayed);
+  EXPECT_EQ(session().function(count_runs)(), captured + kSteps);
+  EXPECT_LT(replayed.back(), 0.5 * replayed.front());
+}
+
 TEST_P(LibtorchMlpOnGpus, FilesAreReadWithoutAGpu) {
   const TemporaryFolder folder;
   const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
