@@ -43,6 +43,8 @@ class OnDevice {
   E* data() const { return static_cast<E*>(buffer_.data()); }
   void write(const std::vector<E>& values) {
     check_cuda(cudaMemcpy(data(), values.data(), size_ * sizeof(E), cudaMemcpyHostToDevice), "cudaMemcpy");
+    // cudaMemcpy may return before the values have arrived, and the streams of the tests do not wait for it.
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
   /// Waits for all work so far, and returns the values.
   std::vector<E> read() const {

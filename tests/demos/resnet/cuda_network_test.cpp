@@ -340,6 +340,7 @@ class TwoRanks {
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = values_[0][i] + values_[1][i];
       meet_.arrive_and_wait();
       check_cuda(cudaMemcpy(values.data(), sum.data(), values.size_bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
+      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // cudaMemcpy may return before they have arrived
     };
   }
 
