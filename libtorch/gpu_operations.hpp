@@ -84,8 +84,9 @@ class GpuOperations {
   /// The gradient [vocabulary, width] of a table from which `tokens` has chosen the rows of dy.
   virtual ::torch::Tensor embedding_gradient(const ::torch::Tensor& tokens, const ::torch::Tensor& dy,
                                              std::int64_t vocabulary) = 0;
-  /// Calls each of them. In a graph that is being captured, their operations run at the same time, and later ones after
-  /// all. None may read or write what another one writes.
+  /// Calls each of them. In a graph that is being captured, their operations may run at the same time, and later ones come
+  /// after all. None may read or write what another one writes. The tensors that they read must live until this function
+  /// returns. One thread calls it at a time.
   virtual void side_by_side(const std::vector<std::function<void()>>& works) = 0;
 };
 

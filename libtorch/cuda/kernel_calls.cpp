@@ -74,9 +74,9 @@ bool is_capturing(c10::cuda::CUDAStream stream) {
   return status == cudaStreamCaptureStatusActive;
 }
 
-/// Another branch of a graph that is being captured. Operations on its stream come after all on `main` so far. The
-/// destructor lets those that are put on `main` later wait for them. So memory of one stream can be used on the other: an
-/// address that one of them gets again was given back before it waited for the other one.
+/// Another branch of a graph that is being captured. Its stream first waits for all work on `main` so far, and the
+/// destructor makes `main` wait for the branch. LibTorch gives memory that is free again only to the stream that had it.
+/// So no branch overwrites what another one still reads.
 class Branch {
  public:
   Branch(c10::cuda::CUDAStream main, c10::cuda::CUDAStream own) : main_(main), own_(own) { order(main_, own_); }
