@@ -4,8 +4,8 @@
 # script lists the sources for CUDA devices and does not check them. Configures build/lint, and builds nothing. Arguments:
 # files to check, one by one, instead of all.
 #
-# With the argument --without-tests, the script leaves out the tests and the benchmarks, which are more
-# than two thirds of what it reads.
+# With the argument --without-tests, the script leaves out the tests and the benchmarks. These are more than two thirds of
+# what it reads.
 #
 # Most of the time is for the headers. So clang-tidy checks sources together if the build compiles them together. With the
 # argument --alone, clang then reads the sources of the library one by one, without these checks. This shows whether each
