@@ -42,6 +42,7 @@ START_DEADLINE_S = 5
 SLOWEST_THROW_S = 0.05  # from the signal that kills a worker to the exception; 5 to 20 ms if this machine is not busy
 NEXT_CALL_S = 0.3  # after the limit of silence; the program is idle until then
 SLOWEST_VERDICT_S = 0.5  # more than the limit of silence, until each node has said what happened
+KINDS = ("measured", "others")  # in cases of the first kind, milliseconds count
 ATTEMPTS = 3  # this machine may be busy, and a case that is too slow is tried again
 options = None
 quiet = threading.Lock()  # of the case in which milliseconds count at this time, which nothing else must disturb
@@ -113,6 +114,10 @@ def engine_of(case):
 def is_measured(case):
     """In these cases, milliseconds count."""
     return case.process == "worker" and outcome_of(case) == NAMED
+
+
+def kind_of(case):
+    return KINDS[0] if is_measured(case) else KINDS[1]
 
 
 def throw_limit_s(case):
@@ -487,6 +492,7 @@ def main():
     parser.add_argument("--build")
     parser.add_argument("--node-timeout", default="1", help="the limit of silence in seconds")
     parser.add_argument("--at-a-time", type=int, default=3, help="how many cases run at the same time")
+    parser.add_argument("--only", choices=KINDS, help="the kind of the cases")
     parser.add_argument("--attempts", type=int, default=ATTEMPTS)
     parser.add_argument("--results", help="the file for the results")
     parser.add_argument("--verbose", action="store_true", help="show what the nodes of a failed case have said")
@@ -502,10 +508,10 @@ def main():
     cases = [case for case in all_cases() if not options.patterns or any(re.fullmatch(p, str(case)) for p in options.patterns)]
     began = time.monotonic()
     done = [(case, outcome_of(case), 0, []) for case in cases if outcome_of(case).startswith("-")]
-    tested = [case for case in cases if not outcome_of(case).startswith("-")]
-    for measured in (True, False):  # the measured ones have the machine for themselves
+    tested = [case for case in cases if not outcome_of(case).startswith("-") and options.only in (None, kind_of(case))]
+    for kind in KINDS:  # the measured ones have the machine for themselves
         with concurrent.futures.ThreadPoolExecutor(options.at_a_time) as pool:
-            done += pool.map(run_case, [case for case in tested if is_measured(case) == measured])
+            done += pool.map(run_case, [case for case in tested if kind_of(case) == kind])
     failed = [str(case) for case, _, _, failures in done if failures]
     if options.results:
         Path(options.results).write_text(json.dumps(results_of(done), indent=1), encoding="utf-8")
