@@ -88,8 +88,11 @@ TEST_P(Asynchronous, DownpourIsWhatASerialSimulationGives) {
   expect_near(shared.get(), serial.center);
 }
 
-TEST_P(Asynchronous, FastDevicesDoNotWaitForSlowOnes) {
-  if (world_size() != 2) GTEST_SKIP() << "one fast and one slow device";
+// One is fast and one is slow.
+using AsynchronousOnTwo = Asynchronous;
+INSTANTIATE_ON_WORKERS(AsynchronousOnTwo, 2);
+
+TEST_P(AsynchronousOnTwo, FastDevicesDoNotWaitForSlowOnes) {
   const auto f = session().function(train);
   const auto begin = std::chrono::steady_clock::now();
   const auto start = [&](const sr::Round<double>& round) {

@@ -104,13 +104,13 @@ TEST_P(Moves, ThatWaitForTheirSourceAreOverAndTheSessionGoesOn) {
 }
 
 TEST_P(Moves, OfManyBytesEndWhenAWorkerDies) {
-  // The copy takes tens of milliseconds. A sanitizer makes it slower.
+  constexpr std::int64_t kElements = std::int64_t{24} << 20U;  // the copy takes tens of milliseconds
 #if defined(SYNCRUN_ADDRESS_SANITIZER) || defined(SYNCRUN_THREAD_SANITIZER)
-  constexpr std::int64_t kElements = std::int64_t{2} << 20U;
+  constexpr std::array kDelaysMs{10};  // one session computes its values for several seconds
 #else
-  constexpr std::int64_t kElements = std::int64_t{24} << 20U;
+  constexpr std::array kDelaysMs{0, 10, 30};
 #endif
-  for (const int delay_ms : {0, 10, 30}) {
+  for (const int delay_ms : kDelaysMs) {
     Session session(options(OnWorkerLost::respawn));
     const auto g = session.function(twice);
     const auto read = session.function(first_element);

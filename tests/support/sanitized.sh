@@ -1,19 +1,34 @@
 #!/usr/bin/env bash
-# Runs the tests of a program in one process. In builds with a sanitizer, ctest starts each program in this way: the start of
-# such a process takes longer than most tests. Does not run:
-# - tests with four or more workers. A sanitizer checks each process separately, and three workers have uneven shares, as
-#   more have.
-# - tests with two workers, where a suite has the same tests with three.
-# - what the patterns of GoogleTest exclude.
+# Runs the tests of a program in one process. In builds with a sanitizer, ctest starts each test program in this way: the
+# start of such a process takes longer than most tests. Tests that the patterns exclude do not run.
 #
-# usage: sanitized.sh PROGRAM [PATTERN...]
+# A sanitizer checks each process separately, so a few numbers of workers stand for all. Tests in suites `Workers/...` run
+# with one worker, and with three where their suite has three, else with the most up to four. With three, shares are uneven.
+#
+# usage: sanitized.sh PROGRAM [PATTERN...]   (patterns of GoogleTest)
 set -euo pipefail -o noglob
 program=$1
 shift
 
-# Suites are lines without spaces at the beginning, and end with a dot.
-with_three=$("$program" --gtest_list_tests |
-  awk '/^[^ ]+\.$/ { suite = $1 } suite ~ /^Workers\// && $1 ~ /\/3$/ { print suite "*/2" }' | sort -u)
-left_out=("$@" Workers/*/{4,5,6,7,8,9})
-[ -z "$with_three" ] || mapfile -t -O "${#left_out[@]}" left_out <<<"$with_three"
+# Prints a pattern for each suite and number of workers to leave out. Lines that begin without a space are suites, which end
+# with a dot. The others are tests, and those in these suites end with a number of workers.
+numbers_to_leave_out() {
+  awk '
+    /^[^ ]/ { suite = $1 }
+    suite ~ /^Workers\// && $1 ~ /\/[0-9]+$/ {
+      number = $1
+      sub(/.*\//, "", number)
+      if (number == 3 || number == 4) most[suite] = most[suite] == 3 ? 3 : number
+      found[suite "*/" number] = suite
+    }
+    END {
+      for (pattern in found) {
+        number = pattern
+        sub(/.*\//, "", number)
+        if (number > 4 || number > 1 && found[pattern] in most && number != most[found[pattern]]) print pattern
+      }
+    }'
+}
+left_out=("$@")
+mapfile -t -O "$#" left_out < <("$program" --gtest_list_tests | numbers_to_leave_out)
 exec "$program" --gtest_filter="-$(IFS=:; echo "${left_out[*]}")"

@@ -196,9 +196,6 @@ TEST_F(ResnetOnCpus, HoldsRowsBackToEvaluateOn) {
 }
 
 TEST_F(ResnetOnCpus, SaysWhatHelpsWhereMemoryIsShort) {
-#if defined(SYNCRUN_ADDRESS_SANITIZER) || defined(SYNCRUN_THREAD_SANITIZER)
-  GTEST_SKIP() << "sanitizers need more memory than the limit of this test";
-#endif
   const Words command = resnet_on(1, {"--synthetic", "300", "--feed", "memory", "--crop", "128", "--classes", "10",
                                       "--depth", "50", "--batch", "300"});
   std::string line = "ulimit -d 600000; exec";  // KiB of each process's own memory
