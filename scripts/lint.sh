@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Runs clang-tidy on the sources of the library, the demos, the tests and the benchmarks, and on the headers of the
 # project that they include. The checks in .clang-tidy are errors. Does not require a CUDA compiler: without one, the
-# script lists the sources for CUDA devices and does not check them. Configures build/lint, and builds nothing. Arguments:
+# script lists the sources for CUDA devices and does not check them. Configures build/lint, and builds almost nothing. Arguments:
 # files to check, one by one, instead of all.
 #
 # With the argument --without-tests, the script leaves out the tests and the benchmarks. These are more than two thirds of
 # what it reads.
 #
 # Most of the time is for the headers. So clang-tidy checks sources together if the build compiles them together. With the
-# argument --alone, clang then reads the sources of the library one by one, without these checks. This shows whether each
-# source includes what it uses, and takes several minutes more.
+# argument --alone, clang then reads the sources of the library one by one, without these checks, and g++ compiles the public
+# headers for LibTorch one by one. This shows whether each includes what it uses, and takes several minutes more.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
@@ -52,6 +52,9 @@ tidy together "-$slow,-bugprone-suspicious-include"
 tidy single ""
 if [ "$alone" = yes ]; then
   xargs -d '\n' -r -n 1 -P "$(nproc)" bash -c <"$folder/alone.txt" >>"$log" 2>&1 || code=1
+  if ninja -C build/lint -t query syncrun_torch_headers >/dev/null 2>&1; then
+    ninja --quiet -C build/lint syncrun_torch_headers >>"$log" 2>&1 || code=1
+  fi
 fi
 # clang-tidy also prints how many findings it has left out. These lines are removed.
 grep -vE '^[0-9]+ warnings? (generated|treated as errors?)\.?$' "$log" || true

@@ -493,6 +493,8 @@ def main():
     parser.add_argument("--node-timeout", default="1", help="the limit of silence in seconds")
     parser.add_argument("--at-a-time", type=int, default=3, help="how many cases run at the same time")
     parser.add_argument("--only", choices=KINDS, help="the kind of the cases")
+    parser.add_argument("--part", default=os.environ.get("SYNCRUN_MATRIX_PART", "1/1"),
+                        help="a share of the cases: 2/3 is the second of three (default: SYNCRUN_MATRIX_PART, or all)")  # fmt: skip
     parser.add_argument("--attempts", type=int, default=ATTEMPTS)
     parser.add_argument("--results", help="the file for the results")
     parser.add_argument("--verbose", action="store_true", help="show what the nodes of a failed case have said")
@@ -509,6 +511,8 @@ def main():
     began = time.monotonic()
     done = [(case, outcome_of(case), 0, []) for case in cases if outcome_of(case).startswith("-")]
     tested = [case for case in cases if not outcome_of(case).startswith("-") and options.only in (None, kind_of(case))]
+    part, parts = map(int, options.part.split("/"))
+    tested = tested[part - 1 :: parts]
     for kind in KINDS:  # the measured ones have the machine for themselves
         with concurrent.futures.ThreadPoolExecutor(options.at_a_time) as pool:
             done += pool.map(run_case, [case for case in tested if kind_of(case) == kind])
