@@ -493,8 +493,8 @@ def main():
     parser.add_argument("--node-timeout", default="1", help="the limit of silence in seconds")
     parser.add_argument("--at-a-time", type=int, default=3, help="how many cases run at the same time")
     parser.add_argument("--only", choices=KINDS, help="the kind of the cases")
-    parser.add_argument("--part", default=os.environ.get("SYNCRUN_MATRIX_PART", "1/1"),
-                        help="a share of the cases: 2/3 is the second of three (default: SYNCRUN_MATRIX_PART, or all)")  # fmt: skip
+    parser.add_argument("--part", default=os.environ.get("NODES_MATRIX_PART", "1/1"),
+                        help="a share of the cases: 2/3 is the second of three (default: NODES_MATRIX_PART, or all)")  # fmt: skip
     parser.add_argument("--attempts", type=int, default=ATTEMPTS)
     parser.add_argument("--results", help="the file for the results")
     parser.add_argument("--verbose", action="store_true", help="show what the nodes of a failed case have said")
