@@ -56,7 +56,7 @@ endfunction()
 
 # Makes a target whose precompiled header is <syncrun/syncrun.hpp>, with these compile options. A program that includes this
 # header compiles twice as fast if it shares it:
-#   target_precompile_headers(program REUSE_FROM public_headers)
+#   target_precompile_headers(program REUSE_FROM syncrun_public_headers)
 # The program must include <syncrun/syncrun.hpp> itself, and must be compiled with the same options.
 function(syncrun_add_public_headers target)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${target}.cpp CONTENT "int main() {}\n")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs clang-tidy on the sources of the library, the demos, the tests and the benchmarks, and on the headers of the
 # project that they include. The checks in .clang-tidy are errors. Does not require a CUDA compiler: without one, the
-# script lists the sources for CUDA devices and does not check them. Configures build/lint, and builds almost nothing. Arguments:
-# files to check, one by one, instead of all.
+# script lists the sources for CUDA devices and does not check them. Configures build/lint. Arguments: files to check, one
+# by one, instead of all.
 #
 # With the argument --without-tests, the script leaves out the tests and the benchmarks. These are more than two thirds of
 # what it reads.

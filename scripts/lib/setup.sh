@@ -165,9 +165,10 @@ find_clang_tidy() {
 
 # Chooses the GPUs to compile for, in a build that stays on this machine: those of this machine. If it has none, the
 # choice is the oldest architecture that Syncrun supports, because its code also runs on all later ones. Each further
-# architecture would take the same time again.
+# architecture would take the same time again. A folder of a build keeps its options, and .ci/run leaves one without CUDA.
 choose_cuda_architectures() {
   local found
+  configure_options=("-DSYNCRUN_CUDA=AUTO" "${configure_options[@]}")
   command -v nvcc >/dev/null || return 0
   found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -u |
     paste -s -d ';') || true
