@@ -134,6 +134,19 @@ TEST_P(JobEnd, ByAWorkersDeath) {
   }
 }
 
+/// The workers are in their exit handlers then, and end at the same time for two reasons.
+TEST(EndOfWorkers, WithTheMastersDeathLeavesNothing) {
+  for (const char* world_size : {"1", "3"}) {
+    ::setenv("SYNCRUN_NPROC_PER_NODE", world_size, 1);
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      CommandRun run({"--program", "kill-master-at-end"}, {}, own_binary());
+      EXPECT_EQ(run.exit_code(), 1000 + SIGKILL) << run.errors();
+      EXPECT_TRUE(run.nothing_remains());
+    }
+  }
+  ::unsetenv("SYNCRUN_NPROC_PER_NODE");
+}
+
 TEST(DaemonOfATask, EndsWithSyncrunAndWithTheMaster) {
   for (const bool is_alone : {false, true}) {
     const std::vector<std::string> program{"--program", "task-with-daemon"};

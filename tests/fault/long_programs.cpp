@@ -1,5 +1,6 @@
 #include "tests/fault/long_programs.hpp"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -53,6 +54,24 @@ void live(Session& session) {
   say("closed");
 }
 
+/// Kills the master, and returns when the kernel has told this process. The other thread of the worker gets the signal.
+void kill_master() {
+  const pid_t master = ::getppid();
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  ::kill(master, SIGKILL);
+  while (::getppid() == master) ::sched_yield();
+}
+
+/// Closes the session. The first worker that ends kills the master in its last exit handler.
+void kill_master_at_end(Session& session) {
+  session.function(+[] {
+    start_children();
+    static_cast<void>(std::atexit(kill_master));
+  })();
+}
+
 /// Runs a task that starts a daemon and then never ends. There are no workers.
 int run_task_with_daemon() {
   auto task = syncrun::task(+[] {
@@ -92,6 +111,7 @@ std::optional<int> run_long_program(const std::string& name, int argc, char** ar
     say("starting");
     return run(argc, argv, live, options);
   }
+  if (name == "kill-master-at-end") return run(argc, argv, kill_master_at_end, options);
   if (name == "task-with-daemon") return run_task_with_daemon();
   if (name == "stubborn-workers" || name == "stubborn-job") {
     return run(

@@ -46,6 +46,7 @@ void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, KeptDescrip
 
 // The process that ends its process group when it ends. A process that a body has forked finds another number here.
 std::atomic<pid_t> family_leader{0};
+std::atomic<pid_t> leaders_master{0};
 
 /// Runs when a worker or helper ends by itself, after its exit handlers and static destructors. Kills what its bodies
 /// have left running. The master does this too when it reaps the process, but the master may be killed just before.
@@ -57,6 +58,9 @@ std::atomic<pid_t> family_leader{0};
   // would mean the process's own group. In this case, the master has to kill the group.
   const pid_t masters = ::getpgid(::getppid());
   if (masters > 0 && masters != self && ::setpgid(0, masters) == 0) ::kill(-self, SIGKILL);
+  // If the master has died meanwhile, the other thread is ending this process and its offspring. It would not get far
+  // before this thread ends the process.
+  if (::getppid() != leaders_master) die_with_group();
 }
 
 }  // namespace
@@ -68,13 +72,14 @@ std::atomic<pid_t> family_leader{0};
 /// first process of a container.
 void die_with(pid_t master) {
   remember_mark();
+  leaders_master = master;
+  family_leader = ::getpid();
   const int death_signal = SIGRTMAX;
   struct sigaction action {};
   action.sa_handler = [](int) { die_with_group(); };
   ::sigfillset(&action.sa_mask);
   check_system(::sigaction(death_signal, &action, nullptr), "cannot handle the signal of the master's death");
   check_system(::prctl(PR_SET_PDEATHSIG, death_signal), "prctl(PR_SET_PDEATHSIG)");
-  family_leader = ::getpid();
   if (::getppid() != master) die_with_group();
 }
 
@@ -102,10 +107,12 @@ void flush_lines() {
 }
 
 void die_with_group() noexcept {
-  // If this process does not lead its group, the group belongs to another process. A body has then forked this one.
-  if (::getpgrp() != ::getpid()) ::_exit(127);
+  // A process that a body has forked does not lead the group of the worker, and ends without it. The worker itself is in
+  // another group when end_family has moved it. It is still the only leader that its former group can have.
+  const pid_t self = ::getpid();
+  if (::getpgrp() != self && family_leader != self) ::_exit(127);
   end_offspring();
-  ::kill(0, SIGKILL);
+  ::kill(-self, SIGKILL);
   ::_exit(127);
 }
 
