@@ -136,12 +136,14 @@ TEST_P(JobEnd, ByAWorkersDeath) {
 
 /// The workers are in their exit handlers then, and end at the same time for two reasons.
 TEST(EndOfWorkers, WithTheMastersDeathLeavesNothing) {
-  for (const char* world_size : {"1", "3"}) {
-    ::setenv("SYNCRUN_NPROC_PER_NODE", world_size, 1);
-    for (int repeat = 0; repeat < 5; ++repeat) {
-      CommandRun run({"--program", "kill-master-at-end"}, {}, own_binary());
-      EXPECT_EQ(run.exit_code(), 1000 + SIGKILL) << run.errors();
-      EXPECT_TRUE(run.nothing_remains());
+  for (const char* program : {"kill-master-and-wait", "kill-master-and-end"}) {
+    for (const char* world_size : {"1", "3"}) {
+      ::setenv("SYNCRUN_NPROC_PER_NODE", world_size, 1);
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        CommandRun run({"--program", program}, {}, own_binary());
+        EXPECT_EQ(run.exit_code(), 1000 + SIGKILL) << run.errors();
+        EXPECT_TRUE(run.nothing_remains()) << program << " with " << world_size << " workers";
+      }
     }
   }
   ::unsetenv("SYNCRUN_NPROC_PER_NODE");

@@ -9,6 +9,7 @@
 #include <syncrun/syncrun.hpp>
 #include <thread>
 
+#include "tests/fault/programs.hpp"
 #include "tests/fault/scene.hpp"
 
 namespace syncrun::test {
@@ -54,22 +55,37 @@ void live(Session& session) {
   say("closed");
 }
 
-/// Kills the master, and returns when the kernel has told this process. The other thread of the worker gets the signal.
+/// How the worker kills the master in an exit handler.
+enum class Killing : std::uint8_t { and_waits, and_ends };
+pid_t master_to_kill = 0;
+
+/// Kills the master once, as long as it is the parent. Later the parent would be whoever has adopted this process.
 void kill_master() {
-  const pid_t master = ::getppid();
+  // The other thread of the worker gets the signal of the master's death.
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
-  ::kill(master, SIGKILL);
-  while (::getppid() == master) ::sched_yield();
+  if (::getppid() == master_to_kill) ::kill(master_to_kill, SIGKILL);
+}
+void wait_for_another_parent() {
+  while (::getppid() == master_to_kill) ::sched_yield();
 }
 
-/// Closes the session. The first worker that ends kills the master in its last exit handler.
-void kill_master_at_end(Session& session) {
-  session.function(+[] {
+/// Closes the session. In an exit handler, the first worker that ends kills the master. It then waits until the kernel has
+/// told it so, or it goes on at once. In the second case, it may end before the master, and could then not end a process
+/// in a session of its own.
+void kill_master_at_end(Session& session, Killing how) {
+  const auto prepare = session.function(+[](bool waits) {
+    turn_off_leak_check();
     start_children();
-    static_cast<void>(std::atexit(kill_master));
-  })();
+    master_to_kill = ::getppid();
+    if (waits) {
+      static_cast<void>(std::system("setsid sleep 1000 & exit"));
+      static_cast<void>(std::atexit(wait_for_another_parent));
+    }
+    static_cast<void>(std::atexit(kill_master));  // runs first
+  });
+  prepare(how == Killing::and_waits);
 }
 
 /// Runs a task that starts a daemon and then never ends. There are no workers.
@@ -111,7 +127,11 @@ std::optional<int> run_long_program(const std::string& name, int argc, char** ar
     say("starting");
     return run(argc, argv, live, options);
   }
-  if (name == "kill-master-at-end") return run(argc, argv, kill_master_at_end, options);
+  if (name == "kill-master-and-wait" || name == "kill-master-and-end") {
+    const auto how = name == "kill-master-and-wait" ? Killing::and_waits : Killing::and_ends;
+    return run(
+        argc, argv, [&](Session& session) { kill_master_at_end(session, how); }, options);
+  }
   if (name == "task-with-daemon") return run_task_with_daemon();
   if (name == "stubborn-workers" || name == "stubborn-job") {
     return run(

@@ -10,6 +10,11 @@ namespace syncrun::test {
 /// The main of a master under test. Runs the program with the name argv[2] and returns its exit code.
 int run_program(int argc, char** argv);
 
+/// Turns off the leak checker of the address sanitizer in this process. In a forked child, it could wait for ever for a lock
+/// that another thread of the parent held during the fork. While a master dies, a worker could kill the process that checks
+/// another worker, which would stay stopped.
+void turn_off_leak_check();
+
 /// The path of the binary that this process runs.
 std::string own_binary();
 

@@ -47,20 +47,29 @@ void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, KeptDescrip
 // The process that ends its process group when it ends. A process that a body has forked finds another number here.
 std::atomic<pid_t> family_leader{0};
 std::atomic<pid_t> leaders_master{0};
+std::atomic<bool> dies_with_master{false};  // a thread is in die_with_group
+
+/// If the master has died, another thread may already be ending this process and its offspring. It would not get far
+/// before the calling thread ends the process, so the calling thread waits for it.
+void die_if_master_has_died() noexcept {
+  if (dies_with_master || ::getppid() != leaders_master) die_with_group();
+}
 
 /// Runs when a worker or helper ends by itself, after its exit handlers and static destructors. Kills what its bodies
 /// have left running. The master does this too when it reaps the process, but the master may be killed just before.
 [[gnu::destructor]] void end_family() noexcept {
   const pid_t self = ::getpid();
-  if (family_leader != self || ::getpgrp() != self) return;
+  if (family_leader != self) return;
+  die_if_master_has_died();
   // This process first moves to the group of the master, because the signal kills all processes of its own group. The
   // group of the master has the number 0 if the master is outside this pid namespace. As an argument of setpgid, 0
   // would mean the process's own group. In this case, the master has to kill the group.
-  const pid_t masters = ::getpgid(::getppid());
-  if (masters > 0 && masters != self && ::setpgid(0, masters) == 0) ::kill(-self, SIGKILL);
-  // If the master has died meanwhile, the other thread is ending this process and its offspring. It would not get far
-  // before this thread ends the process.
-  if (::getppid() != leaders_master) die_with_group();
+  if (::getpgrp() == self) {
+    const pid_t masters = ::getpgid(leaders_master);
+    if (masters > 0 && masters != self) ::setpgid(0, masters);
+  }
+  if (::getpgrp() != self) ::kill(-self, SIGKILL);
+  die_if_master_has_died();
 }
 
 }  // namespace
@@ -107,12 +116,17 @@ void flush_lines() {
 }
 
 void die_with_group() noexcept {
-  // A process that a body has forked does not lead the group of the worker, and ends without it. The worker itself is in
-  // another group when end_family has moved it. It is still the only leader that its former group can have.
+  // A process that a body has forked ends without the group of the worker.
   const pid_t self = ::getpid();
-  if (::getpgrp() != self && family_leader != self) ::_exit(127);
+  if (family_leader != self) ::_exit(127);
+  // The handler may run on one thread while another one is here. Without signals, no handler can wait for its own thread.
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  while (dies_with_master.exchange(true)) ::pause();  // the other thread ends the process
   end_offspring();
-  ::kill(-self, SIGKILL);
+  ::kill(-self,
+         SIGKILL);  // end_family may have moved this process to another group, but this one can have no other leader
   ::_exit(127);
 }
 
