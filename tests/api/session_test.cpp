@@ -65,9 +65,9 @@ TEST_P(SessionOf, IsAnErrorToUseAfterClose) {
 }
 
 TEST_P(SessionOf, IsUsedFromOneThreadAtATime) {
-  const auto slow = session().function([] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
+  const auto slow = session().function([] { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); });
   std::thread other([&] { slow(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EXPECT_ERROR(slow(), sr::ErrorKind::usage, "one thread at a time");
   other.join();
   slow();

@@ -10,6 +10,8 @@ namespace {
 
 using testing::HasSubstr;
 
+constexpr auto kGrace = kSlowdown * 200ms;
+
 class Close : public testing::TestWithParam<int> {
  protected:
   int last() const { return GetParam() - 1; }
@@ -46,17 +48,17 @@ TEST_P(Close, TellsOfAStaticDestructorThatIsKilled) {
 TEST_P(Close, EndsWhoHangsAfterTheGracePeriod) {
   const AtStart told(last(), "end-hang");
   auto options = workers(GetParam());
-  options.grace = 200ms;
+  options.grace = kGrace;
   Session session(options);
-  expect_lost_at_close(session, "did not end within 200 ms and was killed");
+  expect_lost_at_close(session, "did not end within " + std::to_string(kGrace.count()) + " ms and was killed");
 }
 
 TEST_P(Close, EndsWhoIsStopped) {
   auto options = workers(GetParam());
-  options.grace = 200ms;
+  options.grace = kGrace;
   Session session(options);
   stop(session.worker_pids().back());
-  expect_lost_at_close(session, "did not end within 200 ms and was killed");
+  expect_lost_at_close(session, "did not end within " + std::to_string(kGrace.count()) + " ms and was killed");
 }
 
 struct Lasting {

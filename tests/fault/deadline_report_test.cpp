@@ -298,19 +298,23 @@ TEST_P(DeadlineReport, OfTheSessionHoldsForConstructors) {
   EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("Endless::Endless")));
 }
 
+/// The limit for the start of all workers, or for their end.
+constexpr auto kLimit = kSlowdown * 1000ms;
+
 // ---- start and close ------------------------------------------------------------------------------------------
 
 TEST_P(DeadlineReport, OfTheStartNamesWhoDoesNotStart) {
   const AtStart told(last(), "static-hang");
   auto short_options = options();
-  short_options.start_timeout = 1000ms;
+  short_options.start_timeout = kLimit;
   const Error error = error_of([&] { Session session(short_options); });
   EXPECT_EQ(error.kind(), ErrorKind::timeout);
   EXPECT_EQ(error.rank(), last());
   EXPECT_THAT(first_line_of(error),
               ContainsRegex("^rank " + std::to_string(last()) + " [(]cpu" + std::to_string(last()) +
                             ", pid [0-9]+[)] is in phase (spawn|attach|device) at the "
-                            "deadline: it did not start within 1000 ms"));
+                            "deadline: it did not start within " +
+                            std::to_string(kLimit.count()) + " ms"));
   EXPECT_THAT(error.failure().last_stderr, Contains(kLastWords));
   for (int rank = 0; rank < last(); ++rank) EXPECT_TRUE(state(error, rank).has_finished);
   SKIP_WITHOUT_STACK(state(error, last()));
@@ -320,13 +324,13 @@ TEST_P(DeadlineReport, OfTheStartNamesWhoDoesNotStart) {
 TEST_P(DeadlineReport, OfCloseSaysWhereTheWorkerHangs) {
   const AtStart told(last(), "end-hang");
   auto short_options = options();
-  short_options.grace = 1000ms;
+  short_options.grace = kLimit;
   Session session(short_options);
   const auto pids = session.worker_pids();
   const Error error = error_of([&] { session.close(); });
   EXPECT_EQ(error.rank(), last());
-  EXPECT_EQ(first_line_of(error),
-            who(last(), pids) + " was lost while closing (phase close): did not end within 1000 ms and was killed");
+  EXPECT_EQ(first_line_of(error), who(last(), pids) + " was lost while closing (phase close): did not end within " +
+                                      std::to_string(kLimit.count()) + " ms and was killed");
   EXPECT_EQ(state(error, last()).phase, "close");
   for (int rank = 0; rank < last(); ++rank) EXPECT_EQ(state(error, rank).end, "exited with code 0");
   SKIP_WITHOUT_STACK(state(error, last()));
@@ -349,7 +353,7 @@ struct BadEnd {
 TEST_P(DeadlineReport, OfCloseTellsWhoDiedFromWhoHangs) {
   if (size() == 1) GTEST_SKIP() << "it takes one that dies and one that hangs";
   auto short_options = options();
-  short_options.grace = 1000ms;
+  short_options.grace = kLimit;
   Session session(short_options);
   const auto pids = session.worker_pids();
   const auto object = session.replicate<BadEnd>();

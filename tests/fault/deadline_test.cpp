@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr auto kDeadline = 200ms;
+constexpr auto kDeadline = kSlowdown * 200ms;
 
 /// What the other ranks do when they wait for a rank that hangs.
 enum class Wait : std::uint8_t { none, barrier, vote };
@@ -43,7 +43,8 @@ class Deadline : public testing::TestWithParam<int> {
     EXPECT_EQ(error.failure().device, "cpu" + std::to_string(rank));
     EXPECT_EQ(error.failure().phase, phase);
     EXPECT_EQ(error.failure().call, call);
-    EXPECT_THAT(error.what(), HasSubstr("call '" + call + "' did not finish within 200 ms"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("call '" + call + "' did not finish within " + std::to_string(kDeadline.count()) + " ms"));
     EXPECT_THAT(error.what(),
                 HasSubstr("rank " + std::to_string(rank) + " (cpu" + std::to_string(rank) + ", pid " +
                           std::to_string(pids[static_cast<std::size_t>(rank)]) + ") is in phase " + phase));

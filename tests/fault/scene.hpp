@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/support/command_run.hpp"
+#include "tests/support/slowdown.hpp"
 
 namespace syncrun::test {
 
@@ -23,9 +24,9 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 /// The longest time from a death until the master stops waiting for the worker, even if other programs use the machine.
-inline constexpr auto kReleaseLimit = 250ms;
+inline constexpr auto kReleaseLimit = kSlowdown * 250ms;
 /// The longest time from a death until the exception arrives. It includes finding the cause and ending all workers.
-inline constexpr auto kErrorLimit = 2000ms;
+inline constexpr auto kErrorLimit = kSlowdown * 2000ms;
 
 bool is_alive(pid_t pid);
 /// Sends SIGSTOP and waits until the process has stopped.

@@ -71,11 +71,7 @@ class HangingStart : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Workers, HangingStart, testing::Values(1, 2, 4), testing::PrintToStringParamName());
 
 TEST_P(HangingStart, IsEndedByTheStartDeadline) {
-#if defined(SYNCRUN_ADDRESS_SANITIZER) || defined(SYNCRUN_THREAD_SANITIZER)
-  constexpr auto kLimit = 3000ms;  // until all processes exist, which takes long with a sanitizer
-#else
-  constexpr auto kLimit = 400ms;
-#endif
+  constexpr auto kLimit = kSlowdown * 750ms;  // until all processes exist
   const int rank = GetParam() - 1;
   const AtStart told(rank, "static-hang");
   auto options = workers(GetParam());

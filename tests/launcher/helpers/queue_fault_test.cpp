@@ -165,13 +165,14 @@ TEST(Producer, ThatDiesWhileStartingIsSaidAtOnce) {
 }
 
 TEST(Producer, ThatHangsWhileStartingIsAnErrorAtTheDeadline) {
-  Session session({.processes = "1", .start_timeout = 500ms});
+  constexpr auto kLimit = kSlowdown * 500ms;
+  Session session({.processes = "1", .start_timeout = kLimit});
   const Error error = error_of([&] {
     session.producers(2, +[](Producer<Numbers>&) {}, kNumberShapes,
                       {.name = "vain", .environment = {{"HELPER_AT_START", "hang"}}});
   });
   EXPECT_EQ(error.kind(), ErrorKind::timeout);
-  EXPECT_THAT(error.what(), HasSubstr("of 'vain' did not start within 500 ms"));
+  EXPECT_THAT(error.what(), HasSubstr("of 'vain' did not start within " + std::to_string(kLimit.count()) + " ms"));
   expect_usable(session);
   session.close();
 }
@@ -205,7 +206,7 @@ TEST(Producer, ThatDoesNotPushIsAnErrorAtTheDeadlineAndCanBeAskedAgain) {
   auto queue = session.producers(2,
                                  +[](Producer<Numbers>& out) {
                                    push_number(out, 5);
-                                   if (out.index() == 1) std::this_thread::sleep_for(400ms);
+                                   if (out.index() == 1) std::this_thread::sleep_for(2s);
                                    push_number(out, 6);
                                  },
                                  kNumberShapes, {.name = "slow", .timeout = 150ms});

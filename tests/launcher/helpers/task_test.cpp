@@ -260,7 +260,7 @@ TEST(Task, ThatIsKilledReleasesWhoWaitsThoughAChildOfItLives) {
     const int child = ::fork();
     if (child == 0) {
       ::setpgid(0, 0);  // so that the end of the task's group does not end it
-      std::this_thread::sleep_for(3s);
+      std::this_thread::sleep_for(30s);
       ::_exit(0);
     }
     pipe.send(child);
