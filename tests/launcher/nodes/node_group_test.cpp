@@ -4,12 +4,14 @@
 
 #include <gmock/gmock.h>
 
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/launcher/nodes/borrowed_transport.hpp"
 #include "tests/launcher/nodes/fake_transport.hpp"
 #include "tests/launcher/nodes/notes.hpp"
+#include "tests/support/slowdown.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -18,10 +20,12 @@ using namespace detail;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A master and two agents. A sign of life comes each millisecond, and a node is lost after a tenth of a second.
+/// A master and two agents. A sign of life comes each millisecond, and a node is lost after a tenth of a second without
+/// a sanitizer.
 class Group : public testing::Test {
  protected:
-  static constexpr NodeGroup::Limits kLimits{.silence = Milliseconds(100), .beat = Milliseconds(1)};
+  static constexpr NodeGroup::Limits kLimits{.silence = kSlowdown * Milliseconds(100), .beat = Milliseconds(1)};
+  const std::string kSilenceText = kSlowdown == 1 ? "0.1 s" : "0.4 s";
 
   Group() {
     for (int node = 0; node < 3; ++node) network.at(node).open();
@@ -36,7 +40,7 @@ class Group : public testing::Test {
   /// Lets messages pass until `holds()`.
   template <class Holds>
   bool until(Holds&& holds) {
-    const auto end = Clock::now() + Milliseconds(5000);
+    const auto end = Clock::now() + kSlowdown * Milliseconds(5000);
     while (!holds()) {
       if (Clock::now() > end) return false;
       for (const auto& group : groups) group->progress();
@@ -70,7 +74,7 @@ TEST_F(Group, KeepsMessagesUntilSomebodyListens) {
 
 TEST_F(Group, StaysWholeWithoutMessages) {
   groups[0]->listen(&notes);
-  std::this_thread::sleep_for(Milliseconds(400));
+  std::this_thread::sleep_for(4 * kLimits.silence);
   EXPECT_FALSE(groups[0]->has_lost_node()) << notes.loss_of(1) << notes.loss_of(2);
   EXPECT_FALSE(groups[1]->has_lost_node());
   groups[0]->listen(nullptr);
@@ -84,6 +88,7 @@ TEST_F(Group, IsQuietUntilAMessageComes) {
   EXPECT_TRUE(until([this] { return !notes.messages().empty(); }));
   EXPECT_LT(groups[0]->quiet(), Milliseconds(1000));
   EXPECT_TRUE(until(is_quiet));
+  groups[0]->listen(nullptr);
 }
 
 TEST_F(Group, NapsLongerIfTheWorkersNeedAllCoresAndNobodyNeedsAMessage) {
@@ -106,7 +111,7 @@ TEST_F(Group, LosesASilentNode) {
   groups[0]->listen(&notes);
   network.kill(1);
   ASSERT_TRUE(until([&] { return !notes.loss_of(1).empty(); }));
-  EXPECT_THAT(notes.loss_of(1), HasSubstr("node 1 (b) is silent for 0.1 s"));
+  EXPECT_THAT(notes.loss_of(1), HasSubstr("node 1 (b) is silent for " + kSilenceText));
   EXPECT_EQ(notes.loss_of(2), "");
   EXPECT_TRUE(groups[0]->is_lost(1));
   EXPECT_FALSE(groups[0]->is_lost(2));
