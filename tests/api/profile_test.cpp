@@ -5,9 +5,12 @@
 #include <thread>
 
 #include "tests/support/on_workers.hpp"
+#include "tests/support/slowdown.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace {
+
+using syncrun::test::kSlowdown;
 
 using namespace std::chrono_literals;
 
@@ -168,18 +171,18 @@ TEST_P(Profile, TellsTheTimeOfEachOfSeveralCallsSideBySide) {
 TEST_P(Profile, TellsTheTimeOfEachOfSeveralCallsInARow) {
   const auto f = session().function(sleep_for, "sleep");
   std::vector<sr::Future<void>> futures;
-  for (int i = 0; i < 3; ++i) futures.push_back(f.async(200));
-  std::this_thread::sleep_for(1200ms);
+  for (int i = 0; i < 3; ++i) futures.push_back(f.async(kSlowdown * 50));
+  std::this_thread::sleep_for(kSlowdown * 300ms);
   for (auto& future : futures) future.get();
   const auto times = line_of(session().profile(), "sleep", -1).whole;
-  EXPECT_GE(times.median, 200ms * 0.97);
-  EXPECT_LT(times.max, 380ms) << "neither the calls before nor the master's own work count";
+  EXPECT_GE(times.median, kSlowdown * 50ms * 0.97);
+  EXPECT_LT(times.max, kSlowdown * 140ms) << "neither the calls before nor the master's own work count";
 }
 
 TEST_P(Profile, WritesCallsSideBySideToRowsOfTheirOwn) {
   if (GetParam() == 1) GTEST_SKIP() << "calls on one rank do not overlap";
   const auto f = session().function(sleep_for, "f");
-  auto slow = f.on_rank(0).async(500);
+  auto slow = f.on_rank(0).async(kSlowdown * 100);
   std::this_thread::sleep_for(20ms);
   auto quick = f.on_rank(1).async(100);
   slow.get();
@@ -196,7 +199,7 @@ TEST_P(Profile, WritesCallsSideBySideToRowsOfTheirOwn) {
 }
 
 sr::Keep<double, 1> slow_copy(sr::CpuWorker& worker, sr::Local<const double, 1> x) {
-  std::this_thread::sleep_for(150ms);
+  std::this_thread::sleep_for(kSlowdown * 30ms);
   return {worker, x.shape()};
 }
 

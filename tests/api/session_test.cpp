@@ -9,8 +9,11 @@
 #include <thread>
 
 #include "tests/support/on_workers.hpp"
+#include "tests/support/slowdown.hpp"
 
 namespace {
+
+using syncrun::test::kSlowdown;
 
 class SessionOf : public OnWorkers {};
 INSTANTIATE_ON_WORKERS(SessionOf, 1, 2);
@@ -65,9 +68,9 @@ TEST_P(SessionOf, IsAnErrorToUseAfterClose) {
 }
 
 TEST_P(SessionOf, IsUsedFromOneThreadAtATime) {
-  const auto slow = session().function([] { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); });
+  const auto slow = session().function([] { std::this_thread::sleep_for(kSlowdown * std::chrono::milliseconds(300)); });
   std::thread other([&] { slow(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::this_thread::sleep_for(kSlowdown * std::chrono::milliseconds(100));
   EXPECT_ERROR(slow(), sr::ErrorKind::usage, "one thread at a time");
   other.join();
   slow();

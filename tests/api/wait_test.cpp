@@ -5,8 +5,11 @@
 #include <thread>
 
 #include "tests/support/on_workers.hpp"
+#include "tests/support/slowdown.hpp"
 
 namespace {
+
+using syncrun::test::kSlowdown;
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -83,13 +86,13 @@ TEST_P(Waiting, ForADeviceDoesNotWaitForOthers) {
 TEST_P(Waiting, ManyCallsOnOneRankDoNotWaitForABusyOne) {
   if (world_size() < 2) GTEST_SKIP() << "there is no other rank";
   const auto f = session().function(sleep_for);
-  auto slow = f.on_rank(0).async(4000);
+  auto slow = f.on_rank(0).async(kSlowdown * 2000);
   const auto begin = Clock::now();
   std::vector<sr::Future<sr::Sum<int>>> quick;
   for (int call = 0; call < 100; ++call) quick.push_back(f.on_rank(1).async(0));
   for (auto& future : quick) EXPECT_EQ(future.get(), 0);
   for (int call = 0; call < 100; ++call) EXPECT_EQ(f.on_rank(1)(0), 0);
-  EXPECT_LT(Clock::now() - begin, milliseconds(3000));
+  EXPECT_LT(Clock::now() - begin, kSlowdown * milliseconds(1000));
   EXPECT_FALSE(slow.is_ready());
 }
 

@@ -298,10 +298,10 @@ TEST_P(DeadlineReport, OfTheSessionHoldsForConstructors) {
   EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("Endless::Endless")));
 }
 
+// ---- start and close ------------------------------------------------------------------------------------------
+
 /// The limit for the start of all workers, or for their end.
 constexpr auto kLimit = kSlowdown * 1000ms;
-
-// ---- start and close ------------------------------------------------------------------------------------------
 
 TEST_P(DeadlineReport, OfTheStartNamesWhoDoesNotStart) {
   const AtStart told(last(), "static-hang");

@@ -55,8 +55,6 @@ void live(Session& session) {
   say("closed");
 }
 
-/// How the worker kills the master in an exit handler.
-enum class Killing : std::uint8_t { and_waits, and_ends };
 pid_t master_to_kill = 0;
 
 /// Kills the master once, as long as it is the parent. Later the parent would be whoever has adopted this process.
@@ -74,7 +72,7 @@ void wait_for_another_parent() {
 /// Closes the session. In an exit handler, the first worker that ends kills the master. It then waits until the kernel has
 /// told it so, or it goes on at once. In the second case, it may end before the master, and could then not end a process
 /// in a session of its own.
-void kill_master_at_end(Session& session, Killing how) {
+void kill_master_at_end(Session& session, bool waits) {
   const auto prepare = session.function(+[](bool waits) {
     turn_off_leak_check();
     start_children();
@@ -85,7 +83,7 @@ void kill_master_at_end(Session& session, Killing how) {
     }
     static_cast<void>(std::atexit(kill_master));  // runs first
   });
-  prepare(how == Killing::and_waits);
+  prepare(waits);
 }
 
 /// Runs a task that starts a daemon and then never ends. There are no workers.
@@ -128,9 +126,9 @@ std::optional<int> run_long_program(const std::string& name, int argc, char** ar
     return run(argc, argv, live, options);
   }
   if (name == "kill-master-and-wait" || name == "kill-master-and-end") {
-    const auto how = name == "kill-master-and-wait" ? Killing::and_waits : Killing::and_ends;
+    const bool waits = name == "kill-master-and-wait";
     return run(
-        argc, argv, [&](Session& session) { kill_master_at_end(session, how); }, options);
+        argc, argv, [&](Session& session) { kill_master_at_end(session, waits); }, options);
   }
   if (name == "task-with-daemon") return run_task_with_daemon();
   if (name == "stubborn-workers" || name == "stubborn-job") {

@@ -11,8 +11,9 @@ namespace syncrun::test {
 int run_program(int argc, char** argv);
 
 /// Turns off the leak checker of the address sanitizer in this process. In a forked child, it could wait for ever for a lock
-/// that another thread of the parent held during the fork. While a master dies, a worker could kill the process that checks
-/// another worker, which would stay stopped.
+/// that another thread of the parent held during the fork. The checker also stops a worker and
+/// starts a process for the check. While the master dies, another worker could kill this process, and the first one would
+/// stay stopped.
 void turn_off_leak_check();
 
 /// The path of the binary that this process runs.

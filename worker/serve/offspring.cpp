@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +24,6 @@ namespace {
 // that reads it is installed.
 std::array<char, 64> mark{};
 std::size_t mark_bytes = 0;
-std::atomic<bool> has_closed_streams{false};
 
 constexpr int kMostRounds = 100;
 
@@ -153,12 +151,8 @@ bool is_of_our_namespace(int processes) noexcept {
 void end_offspring() noexcept {
   if (mark_bytes == 0) return;
   // The readers of these streams have died with the master. Closing the streams makes sure that there are free
-  // descriptors, even if the limit was reached. They are closed only once: the signal handler and the thread that
-  // watches the master may both run this function, and the second one would close descriptors that the first one has
-  // opened.
-  if (!has_closed_streams.exchange(true)) {
-    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(fd);
-  }
+  // descriptors, even if the limit was reached.
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(fd);
   const FileDescriptor processes(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!processes.is_open() || !is_of_our_namespace(processes.get())) return;
   for (int round = 0; round < kMostRounds && end_round(processes.get()); ++round) {

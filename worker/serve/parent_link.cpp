@@ -46,21 +46,14 @@ void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, KeptDescrip
 
 // The process that ends its process group when it ends. A process that a body has forked finds another number here.
 std::atomic<pid_t> family_leader{0};
-std::atomic<pid_t> leaders_master{0};
+std::atomic<pid_t> leaders_master{0};       // the parent of that process, as long as the parent lives
 std::atomic<bool> dies_with_master{false};  // a thread is in die_with_group
-
-/// If the master has died, another thread may already be ending this process and its offspring. It would not get far
-/// before the calling thread ends the process, so the calling thread waits for it.
-void die_if_master_has_died() noexcept {
-  if (dies_with_master || ::getppid() != leaders_master) die_with_group();
-}
 
 /// Runs when a worker or helper ends by itself, after its exit handlers and static destructors. Kills what its bodies
 /// have left running. The master does this too when it reaps the process, but the master may be killed just before.
 [[gnu::destructor]] void end_family() noexcept {
   const pid_t self = ::getpid();
   if (family_leader != self) return;
-  die_if_master_has_died();
   // This process first moves to the group of the master, because the signal kills all processes of its own group. The
   // group of the master has the number 0 if the master is outside this pid namespace. As an argument of setpgid, 0
   // would mean the process's own group. In this case, the master has to kill the group.
@@ -69,7 +62,8 @@ void die_if_master_has_died() noexcept {
     if (masters > 0 && masters != self) ::setpgid(0, masters);
   }
   if (::getpgrp() != self) ::kill(-self, SIGKILL);
-  die_if_master_has_died();
+  // If the master has died, the other thread may be ending the offspring. It cannot finish if this thread ends the process.
+  if (dies_with_master || ::getppid() != leaders_master) die_with_group();
 }
 
 }  // namespace
@@ -123,10 +117,10 @@ void die_with_group() noexcept {
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  while (dies_with_master.exchange(true)) ::pause();  // the other thread ends the process
+  while (dies_with_master.exchange(true)) ::pause();  // the other thread ends the process, after 100 searches at most
   end_offspring();
-  ::kill(-self,
-         SIGKILL);  // end_family may have moved this process to another group, but this one can have no other leader
+  // end_family may have moved this process to another group. Its former group can still have no other leader.
+  ::kill(-self, SIGKILL);
   ::_exit(127);
 }
 

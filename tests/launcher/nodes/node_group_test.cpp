@@ -20,8 +20,8 @@ using namespace detail;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A master and two agents. A sign of life comes each millisecond, and a node is lost after a tenth of a second without
-/// a sanitizer.
+/// A master and two agents. A sign of life comes each millisecond, and a node is lost after a tenth of a second (with
+/// a sanitizer, four tenths).
 class Group : public testing::Test {
  protected:
   static constexpr NodeGroup::Limits kLimits{.silence = kSlowdown * Milliseconds(100), .beat = Milliseconds(1)};
