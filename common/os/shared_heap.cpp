@@ -18,7 +18,7 @@ namespace syncrun::detail {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kLine = 64;
+constexpr std::size_t kHeapLineBytes = 64;
 constexpr std::size_t kPagedFrom = std::size_t{64} << 10U;
 // If a signal arrives during fallocate on shared memory, the work of the call is lost and it has to start again. So the
 // heap reserves memory in steps of this size.
@@ -38,7 +38,7 @@ SharedHeap::SharedHeap(const Segment& segment, std::uint64_t begin, std::uint64_
 }
 
 std::uint64_t SharedHeap::allocate(std::size_t bytes, Contents contents, std::string_view what) {
-  const std::size_t alignment = bytes >= kPagedFrom ? kPage : kLine;
+  const std::size_t alignment = bytes >= kPagedFrom ? kPage : kHeapLineBytes;
   if (bytes > capacity_bytes_) {
     throw Error(ErrorKind::system,
                 std::string(what) + " requires " + std::to_string(bytes) + " bytes of shared memory; the segment has " +

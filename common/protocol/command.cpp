@@ -8,8 +8,8 @@ namespace syncrun::detail {
 
 namespace {
 
-constexpr std::size_t kLine = 64;
-static_assert(sizeof(CommandHead) % kLine == 0 && alignof(CommandHead) == kLine);
+constexpr std::size_t kHeadLineBytes = 64;
+static_assert(sizeof(CommandHead) % kHeadLineBytes == 0 && alignof(CommandHead) == kHeadLineBytes);
 
 /// What the compiler compares with one instruction.
 using Part = std::uint64_t __attribute__((vector_size(16), may_alias));
@@ -31,8 +31,8 @@ void put_head(Command& slot, const CommandHead& head) noexcept {
   if (are_equal(slot, head)) return;
   auto* to = reinterpret_cast<std::byte*>(static_cast<CommandHead*>(&slot));
   const auto* from = reinterpret_cast<const std::byte*>(&head);
-  for (std::size_t at = 0; at < sizeof(CommandHead); at += kLine) {
-    if (std::memcmp(to + at, from + at, kLine) != 0) std::memcpy(to + at, from + at, kLine);
+  for (std::size_t at = 0; at < sizeof(CommandHead); at += kHeadLineBytes) {
+    if (std::memcmp(to + at, from + at, kHeadLineBytes) != 0) std::memcpy(to + at, from + at, kHeadLineBytes);
   }
 }
 

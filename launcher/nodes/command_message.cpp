@@ -24,7 +24,7 @@ constexpr std::int64_t kNotOwnFailure = std::numeric_limits<std::int64_t>::max()
 constexpr std::uint64_t kPagedFrom = std::uint64_t{64} << 10U;
 
 /// Reading the limit of memory takes longer than fewer bytes do.
-constexpr std::uint64_t kCheckedFrom = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kCheckedRowsBytes = std::uint64_t{1} << 20U;
 
 /// Whether an argument of the call is in the bytes of the command.
 bool uses_inline_bytes(const Command& command, const Segment& segment) {
@@ -146,7 +146,7 @@ void take_rows(MessageReader& from, const Segment& segment,
     if (range.begin > range.end || range.end > segment.bytes())
       throw Error(ErrorKind::system, "rows came for a place outside the shared memory");
     const std::span to(segment.at(range.begin), range.count());
-    if (range.count() >= kCheckedFrom) {
+    if (range.count() >= kCheckedRowsBytes) {
       needed += bytes_without_memory(segment, range);
       check_memory_available(needed, "the room for rows on this node");
     }

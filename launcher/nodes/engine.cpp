@@ -17,9 +17,9 @@ namespace {
 constexpr std::int64_t kFirstSpecialStep = 0xFFFF'FFF0;
 
 /// The variables of the environment, as text and as numbers.
-class Variables {
+class EngineVariables {
  public:
-  explicit Variables(const EnvironmentLookup& lookup) : lookup_(lookup) {}
+  explicit EngineVariables(const EnvironmentLookup& lookup) : lookup_(lookup) {}
 
   /// Empty if it is not set. An empty variable counts as not set.
   std::string text(const char* name) const {
@@ -66,12 +66,12 @@ std::optional<int> at_place(std::string_view list, int place) {
 }
 
 /// A task of srun. A batch script is none, although it has most of the variables of a job.
-bool is_in_step(const Variables& variables) {
+bool is_in_step(const EngineVariables& variables) {
   return variables.has("SLURM_STEP_ID") && variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_NUM_TASKS") &&
          variables.number("SLURM_STEP_ID", 0, UINT32_MAX) < kFirstSpecialStep;
 }
 
-Engine step_of_srun(const Variables& variables, EngineKind kind, std::optional<Mpi> mpi) {
+Engine step_of_srun(const EngineVariables& variables, EngineKind kind, std::optional<Mpi> mpi) {
   Engine engine{.kind = kind, .mpi = mpi};
   const int tasks = variables.count("SLURM_STEP_NUM_TASKS");
   engine.tasks = tasks;
@@ -85,7 +85,7 @@ Engine step_of_srun(const Variables& variables, EngineKind kind, std::optional<M
   return engine;
 }
 
-Engine open_mpi_engine(const Variables& variables) {
+Engine open_mpi_engine(const EngineVariables& variables) {
   const int tasks = variables.count("OMPI_COMM_WORLD_SIZE");
   return {.kind = EngineKind::open_mpi,
           .task = variables.index("OMPI_COMM_WORLD_RANK", tasks),
@@ -95,7 +95,7 @@ Engine open_mpi_engine(const Variables& variables) {
           .mpi = Mpi::open_mpi};
 }
 
-Engine hydra_engine(const Variables& variables) {
+Engine hydra_engine(const EngineVariables& variables) {
   const int tasks = variables.count("PMI_SIZE");
   return {.kind = EngineKind::hydra,
           .task = variables.index("PMI_RANK", tasks),
@@ -138,7 +138,7 @@ const char* to_string(EngineKind kind) noexcept {
 }
 
 Engine find_engine(const EnvironmentLookup& lookup) {
-  const Variables variables(lookup);
+  const EngineVariables variables(lookup);
   // mpirun may start its tasks in a step of srun. So the variables of mpirun come first.
   const bool has_pmix = variables.has("PMIX_NAMESPACE") && variables.has("PMIX_RANK");
   if (has_pmix && variables.has("OMPI_COMM_WORLD_SIZE") && variables.has("OMPI_COMM_WORLD_RANK")) {

@@ -14,7 +14,7 @@ namespace syncrun::detail {
 namespace {
 
 /// Reading the limit of memory takes longer than keeping fewer bytes does.
-constexpr std::size_t kCheckedFrom = std::size_t{1} << 20U;
+constexpr std::size_t kCheckedValuesBytes = std::size_t{1} << 20U;
 
 /// Free memory of the heap still counts as used by this process.
 void check_memory(SharedHeap& heap, std::size_t bytes, const char* what) {
@@ -168,7 +168,7 @@ void NodeMoves::keep(Incoming& incoming, std::span<const std::byte> values) {
   if (values.empty()) return;
   constexpr const char* kWhat = "values from another node";
   try {
-    if (values.size() >= kCheckedFrom) check_memory(inbound_, values.size(), kWhat);
+    if (values.size() >= kCheckedValuesBytes) check_memory(inbound_, values.size(), kWhat);
     incoming.offset = inbound_.allocate(values.size(), SharedHeap::Contents::any, kWhat);
     std::memcpy(segment_.at(incoming.offset), values.data(), values.size());
   } catch (const Error&) {

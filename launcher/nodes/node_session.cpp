@@ -13,7 +13,7 @@ namespace syncrun::detail {
 namespace {
 
 /// How often the agent asks whether workers have ended.
-constexpr Milliseconds kLookEvery{5};
+constexpr Milliseconds kLookForMessagesEvery{5};
 constexpr Milliseconds kProgressEvery{250};
 /// A lost worker that has not ended after this time has called exec, perhaps. WorkerPool::await_end finds out.
 constexpr Milliseconds kSlowEnd{20};
@@ -216,7 +216,7 @@ bool NodeSession::report_loss(int local_rank) {
 bool NodeSession::report_ends() {
   bool has_reported = false;
   const bool shall_look = Clock::now() >= next_look_;
-  if (shall_look) next_look_ = Clock::now() + kLookEvery;
+  if (shall_look) next_look_ = Clock::now() + kLookForMessagesEvery;
   for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
     const Known& known = known_[static_cast<std::size_t>(local_rank)];
     if (known.has_ended) continue;

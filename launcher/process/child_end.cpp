@@ -24,7 +24,7 @@ namespace {
 // freed the memory of the process.
 constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 // The time between two checks whether the process has called exec.
-constexpr Milliseconds kLookEvery{25};
+constexpr Milliseconds kLookForEndEvery{25};
 
 /// The file of the program that a process runs. Empty if the process has given up its memory.
 struct Image {
@@ -69,7 +69,7 @@ std::string program_of(int pid) {
 ChildEnd await_child_end(Nursery& nursery, int child) {
   Patience patience(kCauseLimit);
   do {
-    if (const auto status = nursery.await_end(child, kLookEvery)) return {status, describe_status(*status)};
+    if (const auto status = nursery.await_end(child, kLookForEndEvery)) return {status, describe_status(*status)};
     if (!runs_another_program(nursery.pid(child))) continue;
     std::string cause = "called exec: its process runs " + program_of(nursery.pid(child)) +
                         " now. A function must fork before it calls exec";

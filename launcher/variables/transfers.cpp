@@ -18,7 +18,7 @@ namespace {
 
 // If all copies together grow by this much or more, the growth is checked against the memory limit before any worker
 // allocates.
-constexpr std::size_t kCheckedFrom = std::size_t{8} << 20U;
+constexpr std::size_t kCheckedGrowthBytes = std::size_t{8} << 20U;
 
 std::string names_of(const std::vector<Transfer>& transfers) {
   std::string names;
@@ -78,7 +78,7 @@ void check_growth(SystemCommands& commands, const VariableRecord& variable, std:
     const bool grows = old == OldCopies::kept || bytes[rank] > copies[rank].capacity_bytes;
     if (is_in_host_memory && grows) growth += bytes[rank];
   }
-  if (growth < kCheckedFrom) return;
+  if (growth < kCheckedGrowthBytes) return;
   const std::string what = "the copies of shared variable '" + variable.name + "'";
   try {
     return check_memory_available(growth, what);

@@ -25,7 +25,7 @@ namespace {
 
 /// The nodes did not start at exactly the same time, so the names of some come later.
 constexpr Milliseconds kLongestWait{1500};
-constexpr Milliseconds kLookEvery{100};
+constexpr Milliseconds kLookForNodesEvery{100};
 constexpr Milliseconds kLongestAnswer{250};
 constexpr Milliseconds kLongestHold{200};
 
@@ -113,7 +113,8 @@ std::optional<Attendance> ask_engine(int node, int nodes, pthread_t opener) {
   const std::string publish = "cmd=publish_name " + service_of(own) + " port=" + attendance.hosts[own] + "\n";
   if (!is_ok(engine.ask(publish, "publish_result"))) return std::nullopt;
   const auto end = Clock::now() + kLongestWait;
-  for (std::size_t missing = count; missing != 0 && Clock::now() < end; std::this_thread::sleep_for(kLookEvery)) {
+  for (std::size_t missing = count; missing != 0 && Clock::now() < end;
+       std::this_thread::sleep_for(kLookForNodesEvery)) {
     missing = 0;
     for (std::size_t other = 0; other < count && Clock::now() < end; ++other) {
       if (attendance.has_come[other]) continue;
