@@ -38,6 +38,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/master_seam.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/names.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/handle.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/number_text.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/passed.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step.hpp

@@ -7,6 +7,7 @@
 #include "libtorch/gradient_watch.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "libtorch/step_scope.hpp"
+#include "syncrun/detail/number_text.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/sync_batch_norm.hpp"
@@ -261,7 +262,7 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) con
   if (!device_.is_cpu() && check != FiniteCheck::gradients) return;  // the host does not wait for the value
   const auto value = loss.item<double>();
   if (!std::isfinite(value)) {
-    refuse("the loss is " + std::to_string(value) + " in training run " + std::to_string(steps_) +
+    refuse("the loss is " + number_text(value) + " in training run " + std::to_string(steps_) +
            " of this module, expected a finite number; " + first_not_finite(parameters_) +
            ". Try a smaller learning rate, or clip the gradient");
   }

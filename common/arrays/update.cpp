@@ -5,6 +5,7 @@
 
 #include "common/arrays/update_arithmetic.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/numbers.hpp"
 
 namespace syncrun::detail {
 
@@ -83,10 +84,10 @@ class RuleCheck {
 
   /// The comparisons are written so that NaN is refused.
   void from_zero(const char* name, double value) const {
-    if (!(value >= 0) || std::isinf(value)) complain(name, "a finite number of at least 0", std::to_string(value));
+    if (!(value >= 0) || std::isinf(value)) complain(name, "a finite number of at least 0", number_text(value));
   }
   void fraction(const char* name, double value) const {
-    if (!(value >= 0) || !(value < 1)) complain(name, "from 0 to below 1", std::to_string(value));
+    if (!(value >= 0) || !(value < 1)) complain(name, "from 0 to below 1", number_text(value));
   }
   void step(std::int64_t step) const {
     if (step < 1) complain("step", "the number of this update, from 1", std::to_string(step));

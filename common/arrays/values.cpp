@@ -5,7 +5,7 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
+#include <charconv>
 #include <new>
 #include <string>
 
@@ -33,9 +33,10 @@ void check_count(std::size_t count, std::span<const std::int64_t> extents) {
 std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents) { return checked_bytes(dtype, extents); }
 
 void refuse_value(DType to, std::size_t position, long double value) {
-  std::array<char, 64> number{};
-  std::snprintf(number.data(), number.size(), "%.17Lg", value);
-  throw_usage(std::string("value ") + number.data() + " at position " + std::to_string(position) +
+  constexpr int kDigits = 17;
+  std::array<char, 64> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, kDigits);
+  throw_usage("value " + std::string(text.data(), end.ptr) + " at position " + std::to_string(position) +
               " is out of the range of " + std::string(syncrun::to_string(to)));
 }
 

@@ -1,9 +1,9 @@
 #include "common/os/gpu_allocators.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "common/protocol/environment.hpp"
+#include "common/text/numbers.hpp"
 
 namespace syncrun::detail {
 
@@ -14,11 +14,10 @@ GpuAllocators& gpu_allocators() noexcept {
 
 std::size_t gpu_limit_bytes(const char* text, std::size_t total) {
   if (text == nullptr) return 0;
-  char* end = nullptr;
-  const double fraction = std::strtod(text, &end);
-  if (end == text || *end != '\0' || !(fraction > 0 && fraction <= 1))
+  const auto fraction = parse_number(text);
+  if (!fraction || !(*fraction > 0 && *fraction <= 1))
     environment::throw_bad_value(environment::kGpuMemoryFraction, text, "a number above 0 and at most 1");
-  return std::max<std::size_t>(static_cast<std::size_t>(fraction * static_cast<double>(total)), 1);
+  return std::max<std::size_t>(static_cast<std::size_t>(*fraction * static_cast<double>(total)), 1);
 }
 
 }  // namespace syncrun::detail

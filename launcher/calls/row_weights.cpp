@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <string>
 
 #include "common/arrays/rows.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/numbers.hpp"
 
 namespace syncrun::detail {
 
@@ -18,12 +18,6 @@ namespace {
 constexpr int kUnitBits = 26;
 static_assert(std::int64_t{kMaxWorldSize} < std::int64_t{1} << (63 - 2 * kUnitBits));
 
-std::string text_of(double weight) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%g", weight);
-  return text.data();
-}
-
 void check(std::span<const double> weights, int world_size) {
   if (weights.size() != static_cast<std::size_t>(world_size)) {
     throw_usage("set_weights requires one weight per rank, " + std::to_string(world_size) + " in all, got " +
@@ -31,8 +25,8 @@ void check(std::span<const double> weights, int world_size) {
   }
   for (std::size_t rank = 0; rank < weights.size(); ++rank) {
     if (std::isfinite(weights[rank]) && weights[rank] >= 0) continue;
-    throw_usage("set_weights: a weight is a finite number of at least 0, got " + text_of(weights[rank]) + " for rank " +
-                std::to_string(rank));
+    throw_usage("set_weights: a weight is a finite number of at least 0, got " + number_text(weights[rank]) +
+                " for rank " + std::to_string(rank));
   }
   if (std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == 0; })) {
     throw_usage("set_weights: at least one rank requires a weight above 0, got 0 for every rank");

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <string_view>
 
 #include "common/text/errors.hpp"
+#include "common/text/numbers.hpp"
 #include "launcher/process/native_stack.hpp"
 
 namespace syncrun::detail {
@@ -28,9 +28,7 @@ Activity activity_of(const RankState& state) noexcept {
 }
 
 std::string in_seconds(std::chrono::milliseconds age) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f s", static_cast<double>(age.count()) / 1000);
-  return text.data();
+  return fixed_text(static_cast<double>(age.count()) / 1000, 1) + " s";
 }
 
 std::string line_of(const RankState& state) {

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "common/text/errors.hpp"
+#include "common/text/numbers.hpp"
+#include "common/text/visible_text.hpp"
 
 namespace syncrun::detail {
 
@@ -32,10 +34,10 @@ constexpr const char* kProfile = "the profile";
 constexpr int kMostMasterRows = 1 << 16;  // the rows of the ranks come after those of the master
 constexpr std::array<const char*, 6> kSpanNames{"inputs", "function", "collective", "waiting", "reduction", "other"};
 
-/// Escapes a text for a JSON string.
+/// Escapes a text for a JSON string, which is UTF-8.
 std::string escaped(const std::string& text) {
   std::string result;
-  for (const char c : text) {
+  for (const char c : visible(text)) {
     if (c == '"' || c == '\\') result += '\\';
     if (static_cast<unsigned char>(c) < 0x20) result += ' ';
     else result += c;
@@ -43,12 +45,7 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-  std::array<char, 256> text{};
-  const int length = std::snprintf(text.data(), text.size(), format, values...);
-  return {text.data(), static_cast<std::size_t>(std::clamp<int>(length, 0, text.size() - 1))};
-}
+std::string us(std::int64_t time_ns, int digits) { return fixed_text(static_cast<double>(time_ns) / 1000, digits); }
 
 }  // namespace
 
@@ -133,7 +130,8 @@ void Profiler::end(std::uint64_t id, std::optional<std::size_t> moved_bytes) {
   Times& times = times_[call.function].front();
   ++times.calls;
   times.whole.add(end - begin);
-  if (moved_bytes) call.details += (call.details.empty() ? "" : ", ") + formatted("\"bytes\": %zu", *moved_bytes);
+  if (moved_bytes)
+    call.details += (call.details.empty() ? R"("bytes": )" : R"(, "bytes": )") + std::to_string(*moved_bytes);
   if (trace_) write_span(row_of_master(begin, end), escaped_names_[call.function], begin, end, call.details);
 }
 
@@ -263,9 +261,8 @@ void Profiler::write_row_name(int row, const std::string& name, int place) {
 void Profiler::write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns,
                           const std::string& details) {
   if (!trace_) return;
-  trace_->write(formatted(R"({"ph": "X", "pid": 1, "tid": %d, "ts": %.3f, "dur": %.3f, "name": ")", row,
-                          static_cast<double>(begin_ns - start_ns_) / 1000,
-                          static_cast<double>(end_ns - begin_ns) / 1000));
+  trace_->write(R"({"ph": "X", "pid": 1, "tid": )" + std::to_string(row) + ", \"ts\": " + us(begin_ns - start_ns_, 3) +
+                ", \"dur\": " + us(end_ns - begin_ns, 3) + ", \"name\": \"");
   trace_->write(name + (details.empty() ? "\"" : "\", \"args\": {" + details + "}") + "},\n");
 }
 
@@ -311,10 +308,7 @@ std::string padded(const std::string& text, std::size_t width) {
 }
 
 std::string in_us(const PhaseTimes& times) {
-  std::array<char, 64> text{};
-  const auto us = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1000; };
-  std::snprintf(text.data(), text.size(), "%.1f / %.1f", us(times.median), us(times.max));
-  return text.data();
+  return detail::us(times.median.count(), 1) + " / " + detail::us(times.max.count(), 1);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/log.hpp"
+#include "common/text/numbers.hpp"
 #include "launcher/devices/host_part.hpp"
 
 namespace syncrun::detail {
@@ -29,12 +30,11 @@ std::string from_environment(const char* name) {
 Milliseconds seconds_from_environment(const char* name, Milliseconds otherwise) {
   const std::string text = from_environment(name);
   if (text.empty()) return otherwise;
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  if (*end != '\0' || !(seconds >= 0) || seconds > 1e9) {
+  const auto seconds = parse_number(text);
+  if (!seconds || !(*seconds >= 0) || *seconds > 1e9) {
     environment::throw_bad_value(name, text, "seconds, such as 30 or 0.5");
   }
-  return Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+  return Milliseconds(static_cast<std::int64_t>(std::ceil(*seconds * 1000)));
 }
 
 LogLevel log_level_of(const SessionOptions& options) {
@@ -90,12 +90,11 @@ Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, co
 std::optional<Milliseconds> node_timeout_from_environment() {
   const std::string text = from_environment(environment::kNodeTimeout);
   if (text.empty()) return std::nullopt;
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  if (*end != '\0' || !(seconds >= 0.5) || seconds > 1e6) {
+  const auto seconds = parse_number(text);
+  if (!seconds || !(*seconds >= 0.5) || *seconds > 1e6) {
     environment::throw_bad_value(environment::kNodeTimeout, text, "seconds from 0.5, such as 3 or 10");
   }
-  return Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+  return Milliseconds(static_cast<std::int64_t>(std::ceil(*seconds * 1000)));
 }
 
 namespace {

@@ -4,9 +4,9 @@
 
 #include <array>
 #include <csignal>
-#include <cstdio>
 
 #include "common/text/errors.hpp"
+#include "common/text/numbers.hpp"
 #include "launcher/process/spawn.hpp"
 #include "launcher/syncrun/preparation.hpp"
 
@@ -21,9 +21,7 @@ int own_exit_code(const JobEnd& end) {
 }
 
 std::string in_seconds(std::chrono::milliseconds time) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%g s", static_cast<double>(time.count()) / 1000);
-  return text.data();
+  return number_text(static_cast<double>(time.count()) / 1000) + " s";
 }
 
 std::string stopped_message(const JobEnd& end) {

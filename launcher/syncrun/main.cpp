@@ -12,6 +12,7 @@
 #include "common/os/file_descriptor.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/log.hpp"
+#include "common/text/numbers.hpp"
 #include "common/text/visible_text.hpp"
 #include "launcher/devices/host_part.hpp"
 #include "launcher/nodes/engine.hpp"
@@ -32,7 +33,7 @@ int say(const std::string& text) {
 
 std::chrono::milliseconds node_timeout(const CommandOptions& options) {
   constexpr double kUsualTimeout = 3;
-  const double seconds = options.node_timeout.empty() ? kUsualTimeout : std::stod(options.node_timeout);
+  const double seconds = parse_number(options.node_timeout).value_or(kUsualTimeout);
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <locale>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -165,6 +167,14 @@ void break_a_pipe(sr::Session&) {
   static_cast<void>(!::write(ends[1], "x", 1));
 }
 
+/// locale: follows the locale of the environment in its text. Prints half as this locale writes it, and the sum.
+void follow_locale(sr::Session& session) {
+  const auto f = session.function(add_up, "not \xff UTF-8");
+  auto data = session.data<std::int8_t, 1>({kMiB});
+  data.fill(1);
+  std::printf("%.1f %lld\n", 0.5, static_cast<long long>(f(data).value()));
+}
+
 /// privileged: prints whether the program has more privileges than the user who started it.
 int say_privileged() {
   std::puts(::getauxval(AT_SECURE) != 0 ? "yes" : "no");
@@ -186,8 +196,12 @@ int late(int argc, char** argv) {
 int main(int argc, char** argv) {
   given_count = argc;
   given = argv;
-  if (const auto code = sr::serve_if_worker(argc, argv)) return *code;
   const std::string_view name = argc > 1 ? argv[1] : "add";
+  if (name == "locale") {
+    std::setlocale(LC_ALL, "");
+    std::locale::global(std::locale(""));
+  }
+  if (const auto code = sr::serve_if_worker(argc, argv)) return *code;
   if (name == "add") return sr::run(argc, argv, add);
   if (name == "want") return sr::run(argc, argv, want);
   if (name == "want-results") return sr::run(argc, argv, want_results);
@@ -195,6 +209,7 @@ int main(int argc, char** argv) {
   if (name == "streams") return sr::run(argc, argv, streams);
   if (name == "late") return late(argc, argv);
   if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
+  if (name == "locale") return sr::run(argc, argv, follow_locale);
   if (name == "privileged") return say_privileged();
   if (name == "hold") return sr::run(argc, argv, hold);
   std::fprintf(stderr, "no program '%.*s'\n", static_cast<int>(name.size()), name.data());

@@ -85,5 +85,24 @@ TEST_P(OutputTo, AFileThatIsThereIsWrittenAnew) {
   EXPECT_THAT(text_of(file()), testing::Not(HasSubstr("of the run before")));
 }
 
+// ---- a locale with a decimal comma ---------------------------------------------------------------------------------
+
+TEST(DecimalComma, ChangesNeitherOptionsNorTheTrace) {
+  const TemporaryFolder folder;
+  const std::string make = "localedef -i de_DE -f UTF-8 " + folder.at("de_DE.UTF-8") + " 2>/dev/null";
+  if (std::system(make.c_str()) != 0) GTEST_SKIP() << "no German locale can be made here (packages locales, libc-bin)";
+  Start start;
+  start.in_child = [&] {
+    ::setenv("LOCPATH", folder.path().c_str(), 1);
+    ::setenv("LC_ALL", "de_DE.UTF-8", 1);
+  };
+  const std::string trace = folder.at("trace.json");
+  CommandRun run({"--timeout", "120.5", "--node-timeout", "2.5", "--trace", trace, ODD_PROGRAM, "locale"}, start);
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_EQ(run.output(), "0,5 1048576\n") << "the program does follow the locale";
+  const std::string check = "python3 -c 'import json; json.load(open(\"" + trace + "\", encoding=\"utf-8\"))'";
+  EXPECT_EQ(std::system(check.c_str()), 0) << text_of(trace);
+}
+
 }  // namespace
 }  // namespace syncrun::test

@@ -3,7 +3,7 @@
 files.
 
 usage: house_rules.py ROOT RULE    with RULE one of include_rules, shared_headers, headers, unique_types, seam_headers,
-raw_handles, file_length, no_home_paths, plain_phrases
+raw_handles, file_length, no_home_paths, plain_phrases, locale_free
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
 
@@ -97,6 +97,11 @@ DECLARED_FUNCTION = re.compile(r"[\w~]\(.*\)(?: const)?(?: noexcept)?(?: overrid
 NOT_A_MEMBER_FUNCTION = re.compile(r"^(?:friend|using|typedef|static_assert|template)\b|\(\*")
 UNTYPED = re.compile(r"\bvoid\*")
 NO_CODE = re.compile(r'//.*|"(?:[^"\\]|\\.)*"')
+# What reads or writes numbers with the decimal point of the program's locale. common/text/numbers.hpp does without it.
+LOCALE_NUMBER = re.compile(
+    r"\b(?:strto(?:d|f|ld)|sto(?:d|f|ld)|atof|setprecision|o(?:string)?stringstream|ofstream|setlocale)\b"
+    r"|%[-+ #0-9.*]*[lL]?[aefgAEFG](?![a-zA-Z])"
+)
 HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
 
 
@@ -327,6 +332,17 @@ def plain_phrases(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, f"'{phrase}': write {instead}")
 
 
+def locale_free(root: Path) -> Iterator[Violation]:
+    """The library writes and reads the same text in every locale."""
+    for file in files(root, CPP_SUFFIXES):
+        if room_of(file) not in TYPE_ROOMS:
+            continue
+        for number, line in enumerate(lines_of(root, file), 1):
+            found = LOCALE_NUMBER.search(line.partition("//")[0])
+            if found:
+                yield Violation(file, number, f"'{found.group()}' follows the locale: use common/text/numbers.hpp, from_chars or to_chars")
+
+
 def no_home_paths(root: Path) -> Iterator[Violation]:
     for file in files(root, set()):
         if b"\0" in (root / file).read_bytes()[:8192]:
@@ -340,7 +356,7 @@ RULES = {
     rule.__name__: rule
     for rule in (
         include_rules, shared_headers, headers, unique_types, seam_headers, raw_handles, file_length, no_home_paths,
-        plain_phrases,
+        plain_phrases, locale_free,
     )
 }
 

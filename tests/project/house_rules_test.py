@@ -211,6 +211,14 @@ class HouseRules(unittest.TestCase):
         self.assertEqual(self.violations("file_length", {"common/a.cpp": "\n" * 600}), [])
         self.assert_caught("file_length", "common/a.cpp", "\n" * 601, "601 lines")
 
+    def test_numbers_do_not_follow_the_locale(self):
+        for code in ("std::strtod(text, &end)", "std::stod(text)", 'snprintf(to, 9, "%.3f", x)', 'printf("%-8.2Lg|", x)',
+                     "std::ostringstream stream;"):  # fmt: skip
+            self.assert_caught("locale_free", "launcher/a.cpp", code + ";\n", "follows the locale")
+        for code in ('snprintf(to, 9, "%d of %s", n, name)', "std::to_chars(a, b, x)", '"100%"', "// like printf's %f"):
+            self.assertEqual(self.violations("locale_free", {"launcher/a.cpp": code + ";\n"}), [], code)
+        self.assertEqual(self.violations("locale_free", {"demos/a.cpp": 'printf("%f", x);\n'}), [])
+
     def test_no_path_of_a_home(self):
         for home in ("/home" + "/somebody/x", "/Users" + "/somebody", "/root" + "/x"):
             self.assert_caught("no_home_paths", "scripts/a.sh", f"cd {home}\n", "home")

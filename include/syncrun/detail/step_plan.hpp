@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "syncrun/detail/number_text.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun {
@@ -72,8 +73,8 @@ inline void check_group(const ParameterGroup& group, std::int64_t elements) {
     throw Error(ErrorKind::usage, text() + " is not within the " + std::to_string(elements) + " parameters");
   const auto is_factor = [](double factor) { return std::isfinite(factor) && factor >= 0; };
   if (!is_factor(group.learning_rate) || !is_factor(group.weight_decay))
-    throw Error(ErrorKind::usage, text() + " has the factors " + std::to_string(group.learning_rate) + " and " +
-                                      std::to_string(group.weight_decay) + ", expected finite numbers from 0");
+    throw Error(ErrorKind::usage, text() + " has the factors " + number_text(group.learning_rate) + " and " +
+                                      number_text(group.weight_decay) + ", expected finite numbers from 0");
 }
 
 /// Makes the list of numbers. Throws Error (usage) if a group is not within the parameters, if the groups are not in
@@ -82,7 +83,7 @@ inline std::vector<double> make_step_plan(const std::vector<ParameterGroup>& gro
                                           std::int64_t elements) {
   if (std::isnan(clip_norm) || clip_norm < 0)
     throw Error(ErrorKind::usage,
-                "train_step: clip_norm is " + std::to_string(clip_norm) + ", expected 0 (no clipping) or more");
+                "train_step: clip_norm is " + number_text(clip_norm) + ", expected 0 (no clipping) or more");
   if (groups.empty() && clip_norm == 0) return {};
   std::vector<double> numbers{clip_norm, 0};
   std::int64_t next = 0;
@@ -143,7 +144,7 @@ constexpr double clip_factor(double clip_norm, double norm) noexcept {
 inline double clip_factor(const StepPlan& plan, double squares) {
   const double norm = std::sqrt(squares);
   if (!std::isfinite(norm)) {
-    throw Error(ErrorKind::usage, "train_step: the norm of the gradient is " + std::to_string(norm) +
+    throw Error(ErrorKind::usage, "train_step: the norm of the gradient is " + number_text(norm) +
                                       ", expected a finite number. The parameters are as before this step");
   }
   plan.set_norm(norm);
