@@ -9,6 +9,7 @@
 #include "common/arrays/extents.hpp"
 #include "common/os/memory_limit.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/numbers.hpp"
 #include "launcher/calls/describe.hpp"
 #include "launcher/data/mapped_data.hpp"
 #include "launcher/data/rows_on_nodes.hpp"
@@ -57,7 +58,7 @@ std::size_t oversized(std::size_t bytes, double oversize) {
   const double wanted = static_cast<double>(bytes) * oversize;
   const bool is_factor_too_large = wanted > kMost && static_cast<double>(bytes) <= kMost;
   if (!(oversize >= 1) || is_factor_too_large) {
-    throw_usage("Allocation::oversize is a factor from 1, got " + std::to_string(oversize) + " for " +
+    throw_usage("Allocation::oversize is a factor from 1, got " + number_text(oversize) + " for " +
                 std::to_string(bytes) + " bytes");
   }
   if (wanted > kMost) return bytes;  // more than any machine has, so the allocation fails with its own message

@@ -10,6 +10,7 @@
 #include "common/os/memory_limit.hpp"
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/numbers.hpp"
 #include "launcher/data/mapped_data.hpp"
 #include "launcher/data/rows_on_nodes.hpp"
 #include "launcher/session/session_core.hpp"
@@ -331,7 +332,7 @@ void check_rounds(const char* what, std::span<const Device> devices, std::int64_
 
 void check_moving_rate(double rate) {
   if (rate > 0 && rate <= 1) return;
-  throw_usage("easgd: moving_rate is above 0 and at most 1, got " + std::to_string(rate));
+  throw_usage("easgd: moving_rate is above 0 and at most 1, got " + number_text(rate));
 }
 
 }  // namespace syncrun::detail
