@@ -34,6 +34,8 @@ constexpr std::uint64_t kLengthBytes = 8;
 constexpr const char* kMetadata = "__metadata__";
 // The depth of the innermost values, those of a shape, in the JSON text.
 constexpr int kDeepest = 3;
+// LibTorch's limit for most of its operations.
+constexpr std::size_t kMostDimensions = 64;
 constexpr std::size_t kLongestQuote = 80;
 
 /// Text of a file in a message: short, and without control characters.
@@ -105,6 +107,9 @@ StoredTensor parse_tensor(const std::string& name, const Json& entry, const Refu
   const auto known = stored_type(type);
   if (!known) refuse("expected an element type that LibTorch has for " + shown(name) + ", found " + shown(type));
   tensor.type = *known;
+  if (entry["shape"].size() > kMostDimensions)
+    refuse("expected at most " + std::to_string(kMostDimensions) + " dimensions for " + shown(name) + ", found " +
+           std::to_string(entry["shape"].size()));
   for (const Json& extent : entry["shape"]) {
     const std::uint64_t value = unsigned_in(extent, "'shape' of " + shown(name), refuse);
     if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))

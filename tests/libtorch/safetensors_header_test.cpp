@@ -104,6 +104,12 @@ TEST(SafetensorsHeader, WithWrongValuesIsRefused) {
   refuse("U8", "[1.5]", "[0,1]", 1, "expected whole numbers from 0 in 'shape' of 'a', found '1.5'");
   refuse("U8", "7", "[0,1]", 1, "expected a list as 'shape' of 'a'");
   refuse("U8", "[1]", "[0]", 1, "expected two numbers as 'data_offsets' of 'a'");
+  const auto ones = [](int count) {
+    std::string shape = "[1";
+    for (int i = 1; i < count; ++i) shape += ",1";
+    return shape + "]";
+  };
+  refuse("U8", ones(65), "[0,1]", 1, "expected at most 64 dimensions for 'a', found 65");
   refuse("U8", "[18446744073709551615]", "[0,1]", 1, "the shape of 'a' is too large");
   refuse("F64", "[4294967296,4294967296]", "[0,0]", 0, "the shape of 'a' is too large");
   refuse("F32", "[2]", "[0,4]", 4, "expected 8 bytes for 'a', found the bytes from 0 to 4");
