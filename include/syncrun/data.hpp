@@ -143,6 +143,7 @@ class WriteGuard {
   std::span<T> span() const { return view().span(); }
   T* data() const { return view().data(); }
   const Shape<N>& shape() const { return view().shape(); }
+  std::int64_t rows() const { return view().rows(); }
   T* begin() const { return view().begin(); }
   T* end() const { return view().end(); }
   decltype(auto) operator[](std::int64_t row) const { return view()[row]; }

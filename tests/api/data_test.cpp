@@ -19,6 +19,7 @@ TEST_P(DataIn, IsZeroWhenMadeFromAShape) {
     auto x = session().data<float, 2>({100, 1000});
     EXPECT_TRUE(std::all_of(x.span().begin(), x.span().end(), [](float v) { return v == 0; }));
     const auto guard = x.write();
+    EXPECT_EQ(guard.rows(), 100);
     std::fill(guard.begin(), guard.end(), 1.0F);  // so that reused memory is dirty
   }
 }
