@@ -28,11 +28,13 @@ class NamedArray;
 /// new checkpoints in the folder.
 class Checkpoint {
  public:
-  /// Whether a checkpoint was saved in this folder.
+  /// Whether a checkpoint was saved in this folder. Also true if only a part of it is left, for example after an
+  /// incomplete copy. The constructor then says what is missing.
   SYNCRUN_EXPORT static bool exists(const std::filesystem::path& folder) noexcept;
 
-  /// Opens the last checkpoint in the folder. Throws Error: usage if the folder has no checkpoint, or if the checkpoint
-  /// is damaged; system if a file cannot be read.
+  /// Opens the last checkpoint in the folder. If the link `latest` is missing or leads nowhere, this is the newest
+  /// complete one, and a warning says so. Throws Error: usage if the folder has no checkpoint, or if the checkpoint is
+  /// damaged; system if a file cannot be read.
   explicit Checkpoint(const std::filesystem::path& folder) : saved_(detail::open_checkpoint(folder)) {}
 
   bool has_value(std::string_view name) const { return detail::find_value(held(), name) != nullptr; }

@@ -11,7 +11,9 @@
 #include "common/arrays/extents.hpp"
 #include "common/arrays/replaced_file.hpp"
 #include "common/arrays/shared_folder.hpp"
+#include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/log.hpp"
 #include "launcher/calls/describe.hpp"
 #include "launcher/checkpoint/checkpoint_folder.hpp"
 #include "launcher/checkpoint/manifest.hpp"
@@ -307,22 +309,43 @@ SavedCheckpoint::Entry open_array(const Folder& folder, const ManifestArray& arr
   return {std::move(opened), array.name, array.placement, {{file_of(array.name), rows}}};
 }
 
-/// Opens all files of the checkpoint. From then on they can be read even if their names are removed.
-std::shared_ptr<SavedCheckpoint> read_checkpoint(const fs::path& path, const LatestFolder& latest) {
+/// Opens all files of the checkpoint. From then on they can be read even if their names are removed. Throws Error (usage)
+/// if a file is damaged, and Error (system) if one is missing.
+std::shared_ptr<SavedCheckpoint> open_files(const Folder& folder) {
   auto checkpoint = std::make_shared<SavedCheckpoint>();
-  checkpoint->path = path;
-  const Folder& folder = latest.folder();
   const std::string text = read_file(folder, kManifest, kLongestManifest);
+  Manifest manifest = parse_manifest(text);
+  checkpoint->values = std::move(manifest.values);
+  for (const ManifestArray& array : manifest.arrays) checkpoint->arrays.push_back(open_array(folder, array));
+  checkpoint->folder.id = manifest.folder_id;
+  return checkpoint;
+}
+
+std::string problem_of(const Folder& folder) {
   try {
-    Manifest manifest = parse_manifest(text);
-    checkpoint->values = std::move(manifest.values);
-    for (const ManifestArray& array : manifest.arrays) checkpoint->arrays.push_back(open_array(folder, array));
-    checkpoint->folder = {latest.own_path(), manifest.folder_id};
+    open_files(folder);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// There may be no session yet whose logger could be used.
+void warn(const std::string& text) {
+  const char* const level = environment::get(environment::kLogLevel);
+  make_logger("syncrun", parse_log_level(level == nullptr ? "" : level).value_or(LogLevel::warning))->warn(text);
+}
+
+std::shared_ptr<SavedCheckpoint> read_checkpoint(const fs::path& path, const LatestFolder& latest) {
+  try {
+    auto checkpoint = open_files(latest.folder());
+    checkpoint->path = path;
+    checkpoint->folder.path = latest.own_path();
+    return checkpoint;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
     throw_usage("the checkpoint in " + path.string() + " is damaged: " + error.what());
   }
-  return checkpoint;
 }
 
 }  // namespace
@@ -330,9 +353,10 @@ std::shared_ptr<SavedCheckpoint> read_checkpoint(const fs::path& path, const Lat
 std::shared_ptr<const SavedCheckpoint> open_checkpoint(const fs::path& path) {
   constexpr int kAttempts = 1000;
   for (int attempt = 1;; ++attempt) {
-    LatestFolder latest(path);
+    LatestFolder latest(path, problem_of);
     try {
       auto checkpoint = read_checkpoint(path, latest);
+      if (!latest.note().empty()) warn(latest.note());
       if (!checkpoint->folder.id.empty()) checkpoint->kept.emplace(std::move(latest));
       return checkpoint;
     } catch (const Error&) {
@@ -433,6 +457,6 @@ void save_checkpoint(const std::filesystem::path& folder, const std::vector<Save
   writer.commit();
 }
 
-bool Checkpoint::exists(const std::filesystem::path& folder) noexcept { return detail::has_latest(folder); }
+bool Checkpoint::exists(const std::filesystem::path& folder) noexcept { return detail::has_checkpoint(folder); }
 
 }  // namespace syncrun

@@ -4,10 +4,18 @@
 //
 //   run/latest -> .syncrun-save-7      a symbolic link, replaced by rename(2)
 //   run/.syncrun-save-7/               manifest.txt, params.npy, ...
+//   run/.syncrun-writing-8/            a save that has not ended
 //
-// A save writes a new folder, waits until it is on disk, and then makes the link point to it. Renaming over a link is
-// atomic on every file system that has links, including network file systems. Exchanging two folders (renameat2) is
-// not.
+// A save writes a new folder, waits until it is on disk, renames it, and then makes the link point to it. So a folder
+// with the first of these names was complete once. Renaming over a link is atomic on every file system that has links,
+// including network file systems. Exchanging two folders (renameat2) is not.
+//
+// Some file systems have no links, and some tools do not copy them. Without the link, a reader takes the complete folder
+// with the highest number. A tool may also copy what the link leads to: then `latest` is a folder, and the next save
+// renames it.
+//
+// A save removes only folders up to the number of the checkpoint that it replaces, because only they are known to be
+// older.
 //
 // A reader may open a folder after the link has changed and before the save removes the old folder. Both sides use
 // flock on the folder of the save:
@@ -22,6 +30,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "common/arrays/array_file.hpp"
@@ -31,25 +40,36 @@ namespace syncrun::detail {
 inline constexpr const char* kLatest = "latest";
 inline constexpr const char* kManifest = "manifest.txt";
 
-/// True if the folder contains a checkpoint. A save at the same time does not change the answer.
-bool has_latest(const std::filesystem::path& path) noexcept;
+/// True if the folder contains a checkpoint, or something that is left of one, such as a link that leads nowhere. A save
+/// at the same time does not change the answer.
+bool has_checkpoint(const std::filesystem::path& path) noexcept;
 
 /// The checkpoint that was saved last. It is locked, so no save removes it while this object lives.
 class LatestFolder {
  public:
-  /// Throws Error (usage) if there is no checkpoint, and Error (system).
-  explicit LatestFolder(const std::filesystem::path& path);
+  /// Says what is wrong with a folder that should contain a checkpoint. Empty if it is complete.
+  using Problem = std::function<std::string(const Folder&)>;
+
+  /// Without a link that leads to a folder, takes the newest one without a `problem`. Throws Error (usage) if there is no
+  /// checkpoint, or no complete one, and Error (system).
+  LatestFolder(const std::filesystem::path& path, const Problem& problem);
   const Folder& folder() const noexcept { return save_; }
   /// Its path without the link. It still leads to this checkpoint after another save.
   std::filesystem::path own_path() const { return std::filesystem::absolute(root_.path / target_); }
-  /// True if `latest` leads to another folder by now.
+  /// True if there is a newer checkpoint by now.
   bool is_replaced() const;
+  /// Why this is not the folder to which `latest` leads. Empty if it is.
+  const std::string& note() const noexcept { return note_; }
 
  private:
-  bool open_once();
+  bool open_once(const Problem& problem);
+  bool open_newest(const Problem& problem);
+  bool open(const std::string& name);
 
   Folder root_;
   std::string target_;
+  std::string newest_;  // without a link: the name with the highest number
+  std::string note_;
   Folder save_;
 };
 
@@ -73,12 +93,14 @@ class CheckpointWriter {
  private:
   /// Whether a removal waits for readers of the folder.
   enum class Readers : std::uint8_t { awaited, left_alone };
-  void remove_all_but(const std::string& kept) const noexcept;
+  void lead_to_new_one();
+  void remove_older() const noexcept;
   void remove(const std::string& name, Readers readers) const;
 
   Folder root_;
-  std::string previous_;  // the last checkpoint, which this one replaces; empty if this is the first
-  std::string name_;
+  std::uint64_t previous_ = 0;     // the number of the last checkpoint, which this one replaces; 0 if this is the first
+  bool is_latest_folder_ = false;  // the last checkpoint is a folder `latest`, which is renamed to its number
+  std::uint64_t number_ = 0;
   Folder save_;
   bool is_committed_ = false;
 };

@@ -7,9 +7,11 @@
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +21,19 @@
 
 #include "tests/support/on_workers.hpp"
 #include "tests/support/temporary_folder.hpp"
+
+namespace {
+
+bool has_links = true;
+
+}  // namespace
+
+/// The library calls this function of the program, and not that of libc. It can behave as on a file system without links.
+extern "C" int symlinkat(const char* target, int folder, const char* name) noexcept {
+  if (has_links) return static_cast<int>(::syscall(SYS_symlinkat, target, folder, name));
+  errno = EPERM;
+  return -1;
+}
 
 namespace {
 
@@ -231,10 +246,114 @@ TEST(CheckpointFolder, LeavesFilesOfOthersAlone) {
   fs::create_directory(folder / "latest");
   EXPECT_ERROR(save_number(folder.path(), 1), sr::ErrorKind::usage, "latest is not the link of a checkpoint");
   fs::remove(folder / "latest");
+  fs::create_symlink("losses", folder / "latest");
+  EXPECT_ERROR(save_number(folder.path(), 1), sr::ErrorKind::usage, "latest is not the link of a checkpoint");
+  fs::remove(folder / "latest");
   save_number(folder.path(), 1);
   save_number(folder.path(), 2);
   EXPECT_EQ(saved_number(folder.path()), 2);
   EXPECT_EQ(text_of(folder / "losses"), "1 2 3");
+}
+
+/// A folder with a checkpoint of the number 7, and how copies of it behave.
+class CheckpointCopy : public testing::Test {
+ protected:
+  CheckpointCopy() { save_number(run_, 7); }
+  fs::path copied() const {
+    fs::copy(run_, copy_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    return copy_;
+  }
+  /// What is saved there can be read, saved and read again, and then there is only the new one.
+  static void expect_goes_on(const fs::path& run, int number) {
+    EXPECT_TRUE(sr::Checkpoint::exists(run));
+    EXPECT_EQ(saved_number(run), number);
+    save_number(run, number + 1);
+    EXPECT_EQ(saved_number(run), number + 1);
+    save_number(run, number + 2);
+    EXPECT_EQ(saved_number(run), number + 2);
+    EXPECT_EQ(entries_in(run), 2);
+    EXPECT_TRUE(fs::is_symlink(run / "latest"));
+  }
+  static void expect_refused(const fs::path& run, const std::string& words) {
+    EXPECT_TRUE(sr::Checkpoint::exists(run)) << "a program must not start over unnoticed";
+    EXPECT_ERROR(sr::Checkpoint{run}, sr::ErrorKind::usage, words);
+  }
+
+  TemporaryFolder folder_;
+  fs::path run_ = folder_ / "run";
+  fs::path copy_ = folder_ / "copy";
+};
+
+TEST_F(CheckpointCopy, WithoutTheLinkIsReadWithAWarning) {
+  fs::remove(copied() / "latest");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(saved_number(copy_), 7);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "[syncrun] warning: " + (copy_ / "latest").string() +
+                " does not exist. Using .syncrun-save-1, the newest complete checkpoint there\n");
+  expect_goes_on(copy_, 7);
+}
+
+TEST_F(CheckpointCopy, WithoutTheLinkIsTheNewestCompleteOne) {
+  fs::rename(copied() / ".syncrun-save-1", copy_ / ".syncrun-save-9");
+  save_number(run_, 8);
+  fs::copy(run_ / "latest/", copy_ / ".syncrun-save-10", fs::copy_options::recursive);
+  fs::remove(copy_ / "latest");
+  EXPECT_EQ(saved_number(copy_), 8);
+  fs::remove(copy_ / ".syncrun-save-10" / "b.npy");
+  expect_goes_on(copy_, 7);
+}
+
+TEST_F(CheckpointCopy, WithAFolderInPlaceOfTheLinkGoesOn) {
+  fs::copy(run_, copy_, fs::copy_options::recursive);  // follows the link
+  ASSERT_TRUE(fs::is_directory(fs::symlink_status(copy_ / "latest")));
+  expect_goes_on(copy_, 7);
+}
+
+TEST_F(CheckpointCopy, OfTheFolderOfTheLinkAloneGoesOn) {
+  fs::create_directory(copy_);
+  fs::copy(run_ / "latest/", copy_ / "latest", fs::copy_options::recursive);
+  expect_goes_on(copy_, 7);
+}
+
+TEST_F(CheckpointCopy, ThatIsIncompleteSaysWhatIsMissing) {
+  fs::remove_all(copied() / ".syncrun-save-1");
+  expect_refused(copy_, "latest leads to .syncrun-save-1, which does not exist. Copy the whole folder again");
+  fs::create_directory(copy_ / ".syncrun-save-1");
+  fs::copy(run_ / "latest" / "a.npy", copy_ / ".syncrun-save-1");
+  fs::remove(copy_ / "latest");
+  expect_refused(copy_, "latest does not exist; .syncrun-save-1 is incomplete: ");
+}
+
+TEST_F(CheckpointCopy, WithANewerCompleteOneThanTheLinkKeepsBothUntilTheNextSave) {
+  fs::copy(run_ / "latest/", run_ / ".syncrun-save-5", fs::copy_options::recursive);
+  save_number(run_, 8);
+  EXPECT_TRUE(fs::exists(run_ / ".syncrun-save-5" / "manifest.txt"));
+  EXPECT_EQ(saved_number(run_), 8);
+  expect_goes_on(run_, 8);
+}
+
+TEST(CheckpointFolder, OfAnInterruptedFirstSaveHasNoCheckpoint) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "run/.syncrun-writing-1");
+  write_text(folder / "run/.syncrun-writing-1/a.npy", "begun");
+  EXPECT_FALSE(sr::Checkpoint::exists(folder / "run"));
+  save_number(folder / "run", 1);
+  EXPECT_EQ(saved_number(folder / "run"), 1);
+  EXPECT_EQ(entries_in(folder / "run"), 2);
+}
+
+TEST(CheckpointFolder, DoesWithoutLinks) {
+  const TemporaryFolder folder;
+  const std::string said = in_child([&]() -> std::string {
+    has_links = false;
+    for (int number = 1; number < 4; ++number) {
+      save_number(folder / "run", number);
+      if (!sr::Checkpoint::exists(folder / "run") || saved_number(folder / "run") != number) return "lost";
+    }
+    return "kept " + std::to_string(entries_in(folder / "run"));
+  });
+  EXPECT_EQ(said, "kept 1");
 }
 
 TEST(CheckpointFolder, ThatIsDamagedIsRefused) {

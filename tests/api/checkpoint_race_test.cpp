@@ -199,21 +199,4 @@ TEST_F(CheckpointRace, WhatAReaderHasLockedIsRemovedByALaterSave) {
   EXPECT_EQ(load_numbered(run), 3);
 }
 
-TEST_F(CheckpointRace, ALinkThatLeadsNowhereIsNoCheckpoint) {
-  const fs::path run = folder_ / "run";
-  fs::create_directory(run);
-  EXPECT_FALSE(sr::Checkpoint::exists(run));
-  fs::create_symlink(".syncrun-save-9", run / "latest");
-  EXPECT_FALSE(sr::Checkpoint::exists(run));
-  EXPECT_ERROR(sr::Checkpoint{run}, sr::ErrorKind::usage, "there is no checkpoint in " + run.string());
-}
-
-TEST_F(CheckpointRace, ACopyWithAFolderInPlaceOfTheLinkIsRead) {
-  save_numbered(folder_ / "run", 5);
-  fs::create_directory(folder_ / "copy");
-  fs::copy(folder_ / "run" / "latest/", folder_ / "copy" / "latest", fs::copy_options::recursive);
-  EXPECT_TRUE(sr::Checkpoint::exists(folder_ / "copy"));
-  EXPECT_EQ(load_numbered(folder_ / "copy"), 5);
-}
-
 }  // namespace

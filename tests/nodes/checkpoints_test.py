@@ -135,7 +135,7 @@ class Checkpoints(OnHosts):
             self.on_one_node(host, 2, "save", self.own_folder, number, 1)
         began = time.monotonic()
         self.refused(r"rank [2345] \(n[23]:cpu[01], pid \d+\) failed in call 'save of rows' .*this node cannot see "
-                     r"/dev/shm/run/.syncrun-save-2/id.txt, which the first node has written: .*No such file or directory. "
+                     r"/dev/shm/run/.syncrun-writing-2/id.txt, which the first node has written: .*No such file or directory. "
                      r"Use a folder that all nodes share", "save", self.own_folder, 9, 1)  # fmt: skip
         self.assertLess(time.monotonic() - began, 20)
         for number, host in enumerate(("n1", "n2")):
@@ -197,7 +197,7 @@ class Checkpoints(OnHosts):
         os.kill(stopped, signal.SIGSTOP)
         self.go_on(job)
         end = time.monotonic() + RUN_LIMIT_S
-        while not (self.folder / ".syncrun-save-2" / "rows@2.npy").exists():
+        while not (self.folder / ".syncrun-writing-2" / "rows@2.npy").exists():
             self.assertLess(time.monotonic(), end, f"n3 does not write: {job.text}")
             time.sleep(0.01)
         self.assertIsNone(job.time_of("^saved"))
