@@ -1,10 +1,10 @@
 """Compiles tests/project/contract/refused.cpp with one macro, and checks what the compiler says.
 
-    refused_program.py MACRO WORDS refused.cpp COMPILER OPTION...
+    refused_program.py MACRO WORDS PLACE refused.cpp COMPILER OPTION...
 
 The compiler must refuse the program. An error or one of its notes must contain WORDS, which are a regular expression.
-The compiler must also name one of the lines that the macro adds to the program. Otherwise this script prints what the
-compiler said, and exits with 1.
+The compiler must also name one of the lines that the macro adds to the program: in its first error if PLACE is `first`,
+and anywhere if it is `anywhere`. Otherwise this script prints what the compiler said, and exits with 1.
 """
 
 import re
@@ -29,7 +29,7 @@ def lines_of(macro: str, text: str) -> set[int]:
     return found
 
 
-def main(macro: str, words: str, path: str, *compiler: str) -> int:
+def main(macro: str, words: str, place: str, path: str, *compiler: str) -> int:
     with open(path, encoding="utf-8") as file:
         own = lines_of(macro, file.read())
     if not own:
@@ -38,10 +38,13 @@ def main(macro: str, words: str, path: str, *compiler: str) -> int:
     result = subprocess.run([*compiler, f"-D{macro}", path], capture_output=True, text=True, check=False)
     said = result.stderr
     named = {int(number) for number in re.findall(rf"{re.escape(path)}:(\d+):", said)}
+    first = re.search(rf"^.*?(?:{re.escape(path)}:(\d+):\d+: )?error: ", said, re.MULTILINE)
     if result.returncode == 0:
         print("compiles, and has to be refused")
     elif not re.search(rf"(?:error|note): [^\n]*(?:{words})", said):
         print(f"is refused without the words '{words}'")
+    elif place == "first" and not (first and first[1] and int(first[1]) in own):
+        print("the first error is not at a line of the program's own")
     elif not named & own:
         print(f"is refused without a line of the program's own: lines {sorted(named)} are named, {sorted(own)} are its own")
     else:

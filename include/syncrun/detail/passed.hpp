@@ -21,27 +21,39 @@ namespace syncrun::detail {
 template <class>
 inline constexpr bool kAlwaysFalse = false;
 
+/// A text as a template argument.
+template <std::size_t kLength>
+struct Words {
+  char text[kLength]{};
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  consteval Words(const char (&words)[kLength]) {
+    for (std::size_t i = 0; i < kLength; ++i) text[i] = words[i];
+  }
+};
+/// The last parameter of a deleted constructor. The compiler reports a deleted constructor at the line of the user's call,
+/// and prints its parameters. A static assertion would be reported at a line of this file.
+template <Words>
+struct Refused {};
+
 /// Accepts a Data<T, N>. Rejects anything else with a readable message.
 template <class T, std::size_t N>
 class DataArgument {
+ protected:
+  using OtherData =
+      Refused<"this Data has another element type or another number of dimensions than the function's parameter">;
+  using NoData = Refused<"Scattered and Broadcast take a Data: session.data(values) makes one">;
+
  public:
   // NOLINTNEXTLINE(google-explicit-constructor)
   DataArgument(const Data<T, N>& data) noexcept : record_(&HandleAccess::record(data)) {}
   template <class U, std::size_t M>
     requires(!std::same_as<U, T> || M != N)
-  DataArgument(const Data<U, M>&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>,
-                  "this Data has another element type or another number of dimensions than the function's parameter");
-  }
+  DataArgument(const Data<U, M>&, OtherData = {}) = delete;
   template <class U, std::size_t M>
-  DataArgument(const Minibatch<U, M>&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>,
-                  "a minibatch is for a Scattered parameter of its element type and number of dimensions");
-  }
+  DataArgument(const Minibatch<U, M>&,
+               Refused<"a minibatch is for a Scattered parameter of its element type and dimensions"> = {}) = delete;
   template <class U>
-  DataArgument(const U&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>, "Scattered and Broadcast take a Data: session.data(values) makes one");
-  }
+  DataArgument(const U&, NoData = {}) = delete;
   /// Null if the Data was moved from.
   const std::shared_ptr<DataRecord>& record() const noexcept { return *record_; }
 
@@ -56,11 +68,20 @@ class DataArgument {
 template <class T, std::size_t N>
 class ScatteredArgument : public DataArgument<T, N> {
  public:
-  // This class does not inherit the constructors. Otherwise a compiler that rejects an argument would report this line
-  // and not the user's.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  ScatteredArgument(const Data<T, N>& data) noexcept : DataArgument<T, N>(data) {}
+  template <class U, std::size_t M>
+    requires(!std::same_as<U, T> || M != N)
+  ScatteredArgument(const Data<U, M>&, typename DataArgument<T, N>::OtherData = {}) = delete;
+  template <class U, std::size_t M>
+    requires(!std::same_as<U, T> || M != N)
+  ScatteredArgument(
+      const Minibatch<U, M>&,
+      Refused<"this minibatch has another element type or another number of dimensions than the parameter"> = {}) =
+      delete;
   template <class U>
-  ScatteredArgument(const U& passed) : DataArgument<T, N>(passed) {}  // NOLINT(google-explicit-constructor)
-  ScatteredArgument(const Minibatch<T, N>& batch) noexcept            // NOLINT(google-explicit-constructor)
+  ScatteredArgument(const U&, typename DataArgument<T, N>::NoData = {}) = delete;
+  ScatteredArgument(const Minibatch<T, N>& batch) noexcept  // NOLINT(google-explicit-constructor)
       : DataArgument<T, N>(&HandleAccess::record(batch.data)), rows_(DataRows::of_the_batch) {}
   DataRows rows() const noexcept { return rows_; }
 
@@ -83,22 +104,17 @@ class SharedArgument {
   SharedArgument(const Keep<T, N>& kept) noexcept : record_(&HandleAccess::record(kept)) {}
   template <class U, std::size_t M>
     requires(!std::same_as<U, T> || M != N)
-  SharedArgument(const Value<U, M>&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>,
-                  "this Value has another element type or another number of dimensions than the function's parameter");
-  }
+  SharedArgument(const Value<U, M>&,
+                 Refused<"this Value has another element type or another number of dimensions than the function's "
+                         "parameter"> = {}) = delete;
   template <class U, std::size_t M>
     requires(!std::same_as<U, T> || M != N)
-  SharedArgument(const Shared<U, M>&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>,
-                  "this Shared has another element type or another number of dimensions than the function's parameter");
-  }
+  SharedArgument(const Shared<U, M>&,
+                 Refused<"this Shared has another element type or another number of dimensions than the function's "
+                         "parameter"> = {}) = delete;
   template <class U>
-  SharedArgument(const U&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>,
-                  "Local, Sliced and Update take a Shared or a Value: session.shared<T, N>(name) and "
-                  "session.value(values, shape, device) make them");
-  }
+  SharedArgument(const U&, Refused<"Local, Sliced and Update take a Shared or a Value: session.shared<T, N>(name) and "
+                                   "session.value(values, shape, device) make them"> = {}) = delete;
   /// Null if the Shared or Value was moved from.
   const std::shared_ptr<VariableRecord>& record() const noexcept { return *record_; }
 
