@@ -66,8 +66,10 @@ bool restore_copy(SystemCommands& commands, VariableRecord& variable, const std:
 
 void restore_variable(SystemCommands& commands, VariableRecord& variable, const std::vector<int>& lost,
                       Failure& failure) {
+  auto& undefined = failure.undefined;
+  const bool is_listed = std::find(undefined.begin(), undefined.end(), variable.name) != undefined.end();
   if (variable.value) {  // copies come to a new worker when a call uses them
-    if (variable.value->failure) failure.undefined.push_back(variable.name);
+    if (variable.value->failure && !is_listed) undefined.push_back(variable.name);
     return;
   }
   bool is_concerned = false;
@@ -80,9 +82,7 @@ void restore_variable(SystemCommands& commands, VariableRecord& variable, const 
     is_whole = restore_copy(commands, variable, lost, rank) && is_whole;
   }
   variable.writes.failures = std::move(failures);
-  if (!is_concerned) return;
-  auto& undefined = failure.undefined;
-  if (std::find(undefined.begin(), undefined.end(), variable.name) != undefined.end()) return;
+  if (!is_concerned || is_listed) return;
   (is_whole ? failure.restored : undefined).push_back(variable.name);
 }
 
