@@ -7,9 +7,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <system_error>
 #include <typeinfo>
+#include <utility>
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/handle.hpp"
@@ -179,14 +181,65 @@ void throw_moved_from(const char* type) {
   throw_usage(std::string("this ") + type + " was moved from, and refers to nothing: use the one that it was moved to");
 }
 
-std::string text_of(const std::exception& error) {
-  const char* const text = error.what();
-  if (text != nullptr) return text;
-  const char* const mangled = typeid(error).name();
+namespace {
+
+std::string demangled(const char* mangled) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
                                                          &std::free);
-  return std::string("an exception of type ") + (name ? name.get() : mangled) + " without a text (what() is null)";
+  return name ? name.get() : mangled;
+}
+
+/// The text of the exception alone, without those that it contains.
+std::string own_text_of(const std::exception& error) {
+  const char* const text = error.what();
+  if (text != nullptr) return text;
+  return "an exception of type " + demangled(typeid(error).name()) + " without a text (what() is null)";
+}
+
+/// The text that was thrown, with the type of what was thrown.
+std::string thrown(std::string_view text) {
+  const std::type_info* const type = abi::__cxa_current_exception_type();
+  std::string what = "an exception that is not a std::exception";
+  if (type != nullptr) what += ", of type " + demangled(type->name());
+  return text.empty() ? what : what + ": " + std::string(text);
+}
+
+/// The text of the exception that is being handled. Users throw texts and numbers, too.
+std::string text_of_something_else() {
+  try {
+    throw;
+  } catch (const std::string& text) {
+    return thrown(text);
+  } catch (const char* text) {
+    return thrown(text == nullptr ? "" : text);
+  } catch (int number) {
+    return thrown(std::to_string(number));
+  } catch (...) {
+    return thrown("");
+  }
+}
+
+}  // namespace
+
+std::string text_of(const std::exception& error) {
+  constexpr int kMostNested = 10;
+  std::string text = own_text_of(error);
+  const auto* nested = dynamic_cast<const std::nested_exception*>(&error);
+  std::exception_ptr inner = nested == nullptr ? nullptr : nested->nested_ptr();
+  for (int depth = 0; inner && depth < kMostNested; ++depth) {
+    text += ": ";
+    try {
+      std::rethrow_exception(std::exchange(inner, nullptr));
+    } catch (const std::exception& cause) {
+      text += own_text_of(cause);
+      nested = dynamic_cast<const std::nested_exception*>(&cause);
+      if (nested != nullptr) inner = nested->nested_ptr();
+    } catch (...) {
+      text += text_of_something_else();
+    }
+  }
+  return text;
 }
 
 std::string describe_current_exception(const char* who_threw) {
@@ -195,7 +248,7 @@ std::string describe_current_exception(const char* who_threw) {
   } catch (const std::exception& error) {
     return text_of(error);
   } catch (...) {
-    return std::string(who_threw) + "an exception that is not a std::exception";
+    return who_threw + text_of_something_else();
   }
 }
 

@@ -45,7 +45,8 @@ TEST_P(FailedProgram, ThatThrowsSeveralLinesForgesNoTag) {
 }
 
 TEST_P(FailedProgram, ThatThrowsANumberSaysSoLast) {
-  EXPECT_EQ(last_line("throw-number", 1), "syncrun: the program threw an exception that is not a std::exception");
+  EXPECT_EQ(last_line("throw-number", 1),
+            "syncrun: the program threw an exception that is not a std::exception, of type int: 17");
 }
 
 TEST_P(FailedProgram, ThatThrowsWithoutATextSaysOfWhichTypeLast) {

@@ -62,7 +62,7 @@ TEST_P(Exception, ReachesTheMasterWithRankAndMessage) {
   expect_thrown(fails(Throws::usage_error), session, last(), ErrorKind::function, "throw_on", "function",
                 "row 17 is bad");
   expect_thrown(fails(Throws::number), session, last(), ErrorKind::function, "throw_on", "function",
-                "an exception that is not a std::exception");
+                "an exception that is not a std::exception, of type int: 17");
   expect_usable(session);
   session.close();
 }

@@ -49,8 +49,34 @@ TEST(Failure, OfAnotherExceptionDependsOnWhoThrewIt) {
 }
 
 TEST(Failure, NamesWhatIsNoStandardException) {
-  expect_failure(failure_of(7, ThrownThrough::user_code), ErrorKind::function, 0,
-                 "an exception that is not a std::exception");
+  const auto expect_text = [](const auto& thrown, const std::string& text) {
+    expect_failure(failure_of(thrown, ThrownThrough::user_code), ErrorKind::function, 0,
+                   "an exception that is not a std::exception, of type " + text);
+  };
+  expect_text(42, "int: 42");
+  expect_text(2.5, "double");
+  expect_text(static_cast<const char*>("no rows"), "char const*: no rows");
+  EXPECT_TRUE(failure_of(std::string("bad"), ThrownThrough::user_code).text.ends_with(": bad"));
+}
+
+TEST(Failure, ContainsTheTextsOfNestedExceptions) {
+  const auto thrown = [] {
+    try {
+      try {
+        throw 42;
+      } catch (...) {
+        std::throw_with_nested(std::runtime_error("cannot parse"));
+      }
+    } catch (...) {
+      std::throw_with_nested(std::runtime_error("cannot load a.txt"));
+    }
+  };
+  try {
+    thrown();
+  } catch (...) {
+    expect_failure(current_failure(ThrownThrough::user_code), ErrorKind::function, 0,
+                   "cannot load a.txt: cannot parse: an exception that is not a std::exception, of type int: 42");
+  }
 }
 
 TEST(Failure, IsThePeersWhereTheCallWasAbandoned) {
