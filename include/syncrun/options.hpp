@@ -232,9 +232,9 @@ struct CollectiveOptions {
   Route route = Route::device;
 };
 
-/// Options of a scatter, passed as its last argument.
+/// Options of Shared::scatter and Shared::set, passed as the last argument.
 struct ScatterOptions {
-  /// The rows to scatter. Left out: all rows.
+  /// The rows to move. Left out: all rows.
   Rows batch{};
 };
 

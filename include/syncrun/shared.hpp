@@ -134,15 +134,20 @@ class Shared {
   /// if rank `from` has no values.
   void copy(int from, int to) { detail::copy_between_ranks(record(), from, to); }
 
+  /// Replaces the copy of one rank. `options.batch` selects the rows of the values that the rank gets:
+  /// `w.set(1, values, shape, {.batch = std::vector{4, 0}})`. Waits for the calls that use the variable.
   template <detail::ValuesOf<T> R>
-  void set(int rank, const R& values, const Shape<N>& shape) {
-    detail::check_count(detail::count_of(values), shape.extents());
-    detail::set_on_rank(held(), rank, shape.extents(), std::ranges::data(values));
+  void set(int rank, const R& values, const Shape<N>& shape, const ScatterOptions& options = {}) {
+    detail::set_on_rank(delivery_of(values, shape), rank, options);
   }
   template <detail::ValuesOf<T> R>
     requires(N == 1)
   void set(int rank, const R& values) {
     set(rank, values, Shape<1>(std::ranges::size(values)));
+  }
+  /// The same with the rows of a Data, which the worker copies from the memory of the Data.
+  void set(int rank, const Data<T, N>& data, const ScatterOptions& options = {}) {
+    detail::set_on_rank(delivery_of(data), rank, options);
   }
 
   Shape<N> shape(int rank) const { return detail::to_shape<N>(detail::extents_of(held(), rank)); }

@@ -188,16 +188,15 @@ void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros
   variable.has_equal_shares = zeros == Zeros::like_its_share;
 }
 
-void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents, const void* values) {
-  SessionCore& session = *variable.session;
+void set_on_rank(const Delivery& delivery, int rank, const ScatterOptions& options) {
+  SessionCore& session = *delivery.variable->session;
   const Entry guard(session);
   check_rank(session.world_size(), rank, "set");
-  Extents all{};
-  std::copy(extents.begin(), extents.end(), all.begin());
+  check_deliveries(session, {&delivery, 1}, "set");
   Sources sources(session.commands());
-  const Source source = sources.add(variable, values, all);
+  const Source source = sources.add_rows(delivery, options.batch, "set");
   to_variables(session.commands(), "set",
-               {{&variable, only_on(session.world_size(), rank, {source.offset, source.extents, true})}});
+               {{delivery.variable.get(), only_on(session.world_size(), rank, {source.offset, source.extents, true})}});
 }
 
 void get_from_rank(VariableRecord& variable, int rank, void* values) {

@@ -46,6 +46,20 @@ TEST_P(SharedVariable, SetAndGetByRankWithShapesOfTheirOwn) {
   EXPECT_EQ(w.gather().size(), world_size() * (world_size() - 1) / 2);
 }
 
+TEST_P(SharedVariable, SetsSelectedRowsOnOneRank) {
+  auto w = session().shared<float, 2>();
+  const auto values = counting<float>(8);
+  const int last = world_size() - 1;
+  w.set(last, values, sr::Shape{4, 2}, {.batch = std::vector{3, 0, 3}});
+  EXPECT_EQ(w.get(last).to_vector(), (std::vector<float>{6, 7, 0, 1, 6, 7}));
+  EXPECT_EQ(w.shape(last), (sr::Shape{3, 2}));
+  w.set(last, session().data(values, sr::Shape{4, 2}), {.batch = sr::Slice{1, 3}});
+  EXPECT_EQ(w.get(last).to_vector(), (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_ERROR(w.set(last, values, sr::Shape{4, 2}, {.batch = std::vector{4}}), sr::ErrorKind::usage,
+               "batch has index 4 at position 0");
+  EXPECT_EQ(w.get(last).to_vector(), (std::vector<float>{2, 3, 4, 5})) << "nothing has changed";
+}
+
 TEST_P(SharedVariable, BroadcastFromARankCopiesValuesAndShape) {
   auto w = session().shared<float, 1>("w");
   const int root = world_size() - 1;

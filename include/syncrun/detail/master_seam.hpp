@@ -309,9 +309,8 @@ SYNCRUN_EXPORT std::vector<Delivery> resolve(const SessionCore& session, std::sp
 SYNCRUN_EXPORT void broadcast_values(std::span<const Delivery> deliveries);
 /// Divides rows among the ranks, as evenly as possible, in rank order.
 SYNCRUN_EXPORT void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options);
-/// Gives one rank values of these extents.
-SYNCRUN_EXPORT void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents,
-                                const void* values);
+/// Gives one rank the selected rows.
+SYNCRUN_EXPORT void set_on_rank(const Delivery& delivery, int rank, const ScatterOptions& options);
 /// Copies all values of one rank to `values`.
 SYNCRUN_EXPORT void get_from_rank(VariableRecord& variable, int rank, void* values);
 /// A fetch in flight. The result is an array.
