@@ -42,9 +42,15 @@ unsigned pattern_of(const cudaMemsetParams& memset) {
   return memset.value;
 }
 
+/// True if `code` is success. A failure is forgotten: the memset then stays in the graph.
+bool succeeded(cudaError_t code) {
+  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return code == cudaSuccess;
+}
+
 std::optional<Filling> filling_of(cudaGraphNode_t node) {
   cudaMemsetParams memset{};
-  check_cuda(cudaGraphMemsetNodeGetParams(node, &memset), "cudaGraphMemsetNodeGetParams");
+  if (!succeeded(cudaGraphMemsetNodeGetParams(node, &memset))) return std::nullopt;
   const std::size_t row_bytes = memset.width * memset.elementSize;
   const bool is_one_piece = memset.height == 1 || memset.pitch == row_bytes;
   const std::size_t bytes = row_bytes * memset.height;
@@ -52,48 +58,59 @@ std::optional<Filling> filling_of(cudaGraphNode_t node) {
   return Filling{static_cast<unsigned char*>(memset.dst), bytes, pattern_of(memset)};
 }
 
-/// The nodes before or after a node, and how they depend on each other.
-struct Neighbours {
-  std::vector<cudaGraphNode_t> nodes;
-  std::vector<cudaGraphEdgeData> edges;
-
-  /// Whether all edges are ordinary ones: a node begins when the other one has ended.
-  bool are_ordinary() const {
-    return std::all_of(edges.begin(), edges.end(), [](const cudaGraphEdgeData& edge) {
-      return edge.from_port == 0 && edge.to_port == 0 && edge.type == cudaGraphDependencyTypeDefault;
-    });
-  }
-};
-
+// The functions that list the edges of a node. Those of CUDA 12.0 to 12.2 list its neighbours. They fail if an edge is
+// not an ordinary one. From CUDA 12.3 on, they say what each edge is, and fail with an older driver.
+#if CUDART_VERSION >= 12030
+using Edge = cudaGraphEdgeData;
+/// Whether a node begins when the other one has ended.
+bool is_ordinary(const Edge& edge) {
+  return edge.from_port == 0 && edge.to_port == 0 && edge.type == cudaGraphDependencyTypeDefault;
+}
 #if CUDART_VERSION >= 13000
 constexpr auto get_before = &cudaGraphNodeGetDependencies;
 constexpr auto get_after = &cudaGraphNodeGetDependentNodes;
-#else  // the functions without this ending say nothing about edges
+#else
 constexpr auto get_before = &cudaGraphNodeGetDependencies_v2;
 constexpr auto get_after = &cudaGraphNodeGetDependentNodes_v2;
 #endif
-
-/// `get` is get_before or get_after.
-template <class Get>
-Neighbours neighbours(cudaGraphNode_t node, Get get) {
-  std::size_t count = 0;
-  check_cuda(get(node, nullptr, nullptr, &count), "the edges of a graph");
-  Neighbours found{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphEdgeData>(count)};
-  if (count != 0) check_cuda(get(node, found.nodes.data(), found.edges.data(), &count), "the edges of a graph");
-  return found;
-}
-
-void depend(cudaGraph_t graph, cudaGraphNode_t earlier, const std::vector<cudaGraphNode_t>& later) {
-  const std::vector<cudaGraphNode_t> from(later.size(), earlier);
-#if CUDART_VERSION >= 13000
-  const auto code = cudaGraphAddDependencies(graph, from.data(), later.data(), nullptr, later.size());
 #else
-  const auto code = cudaGraphAddDependencies(graph, from.data(), later.data(), later.size());
+struct Edge {};
+bool is_ordinary(const Edge&) { return true; }
+cudaError_t get_before(cudaGraphNode_t node, cudaGraphNode_t* nodes, Edge*, std::size_t* count) {
+  return cudaGraphNodeGetDependencies(node, nodes, count);
+}
+cudaError_t get_after(cudaGraphNode_t node, cudaGraphNode_t* nodes, Edge*, std::size_t* count) {
+  return cudaGraphNodeGetDependentNodes(node, nodes, count);
+}
 #endif
-  check_cuda(code, "cudaGraphAddDependencies");
+
+using Nodes = std::vector<cudaGraphNode_t>;
+
+/// The nodes before or after a node, if all edges to them are ordinary. `get` is get_before or get_after.
+template <class Get>
+std::optional<Nodes> neighbours(cudaGraphNode_t node, Get get) {
+  std::size_t count = 0;
+  if (!succeeded(get(node, nullptr, nullptr, &count))) return std::nullopt;
+  Nodes nodes(count);
+  std::vector<Edge> edges(count);
+  if (count != 0 && !succeeded(get(node, nodes.data(), edges.data(), &count))) return std::nullopt;
+  if (!std::all_of(edges.begin(), edges.end(), is_ordinary)) return std::nullopt;
+  return nodes;
 }
 
-cudaGraphNode_t add_kernel(cudaGraph_t graph, const Neighbours& earlier, Filling filling, int priority) {
+/// Returns false if the edges could not be added.
+bool depend(cudaGraph_t graph, cudaGraphNode_t earlier, const Nodes& later) {
+  if (later.empty()) return true;
+  const Nodes from(later.size(), earlier);
+#if CUDART_VERSION >= 13000
+  return succeeded(cudaGraphAddDependencies(graph, from.data(), later.data(), nullptr, later.size()));
+#else
+  return succeeded(cudaGraphAddDependencies(graph, from.data(), later.data(), later.size()));
+#endif
+}
+
+/// A new node without later ones, or null.
+cudaGraphNode_t add_kernel(cudaGraph_t graph, const Nodes& earlier, Filling filling) {
   void* arguments[] = {&filling};  // copied
   cudaKernelNodeParams kernel{};
   kernel.func = reinterpret_cast<void*>(&set_kernel);
@@ -102,33 +119,34 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, const Neighbours& earlier, Filling
   kernel.blockDim = dim3(kThreads);
   kernel.kernelParams = arguments;
   cudaGraphNode_t node = nullptr;
-  check_cuda(cudaGraphAddKernelNode(&node, graph, earlier.nodes.data(), earlier.nodes.size(), &kernel),
-             "cudaGraphAddKernelNode");
-  cudaKernelNodeAttrValue attribute{};
-  attribute.priority = priority;
-  check_cuda(cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributePriority, &attribute),
-             "cudaGraphKernelNodeSetAttribute");
-  return node;
+  return succeeded(cudaGraphAddKernelNode(&node, graph, earlier.data(), earlier.size(), &kernel)) ? node : nullptr;
 }
 
+bool set_priority(cudaGraphNode_t kernel, int priority) {
+  cudaKernelNodeAttrValue attribute{};
+  attribute.priority = priority;
+  return succeeded(cudaGraphKernelNodeSetAttribute(kernel, cudaLaunchAttributePriority, &attribute));
+}
+
+/// Returns false if the memset stays.
 bool replace(cudaGraph_t graph, cudaGraphNode_t node, int priority) {
   const auto filling = filling_of(node);
   if (!filling) return false;
-  const Neighbours earlier = neighbours(node, get_before);
-  const Neighbours later = neighbours(node, get_after);
-  if (!earlier.are_ordinary() || !later.are_ordinary()) return false;
-  const cudaGraphNode_t kernel = add_kernel(graph, earlier, *filling, priority);
-  if (!later.nodes.empty()) depend(graph, kernel, later.nodes);
-  check_cuda(cudaGraphDestroyNode(node), "cudaGraphDestroyNode");
-  return true;
+  const auto earlier = neighbours(node, get_before);
+  const auto later = neighbours(node, get_after);
+  if (!earlier || !later) return false;
+  const cudaGraphNode_t kernel = add_kernel(graph, *earlier, *filling);
+  if (kernel == nullptr) return false;
+  if (set_priority(kernel, priority) && depend(graph, kernel, *later) && succeeded(cudaGraphDestroyNode(node)))
+    return true;
+  check_cuda(cudaGraphDestroyNode(kernel), "cudaGraphDestroyNode");
+  return false;
 }
 
 /// The runtime has no type for some nodes of the driver, such as waits for a value in memory, and reports an error.
 bool is_memset(cudaGraphNode_t node) {
   cudaGraphNodeType type{};
-  if (cudaGraphNodeGetType(node, &type) == cudaSuccess) return type == cudaGraphNodeTypeMemset;
-  static_cast<void>(cudaGetLastError());
-  return false;
+  return succeeded(cudaGraphNodeGetType(node, &type)) && type == cudaGraphNodeTypeMemset;
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 namespace syncrun::detail {
 
 /// Replaces the memsets of a captured graph by kernels that write the same bytes, with this priority. These memsets stay:
-/// those of more than 1 MiB, of rows that are apart, in graphs within the graph, and next to nodes that overlap. Returns
+/// those of more than 1 MiB, of rows that are apart, in graphs within the graph, next to nodes that overlap, and those that
+/// the driver does not let us replace because it is older than the toolkit. The graph does the same either way. Returns
 /// how many were replaced. Throws Error (cuda).
 int replace_memsets(cudaGraph_t graph, int priority);
 
