@@ -208,8 +208,9 @@ class RunningCall {
   BucketStart bucket_start_ = BucketStart::when_ready;
   RecordingKey key_;  // of the current slice
   std::map<RecordingKey, Recording> recordings_;
-  std::set<std::uint64_t> never_recorded_;  // functions whose work cannot be captured
-  Recording* recording_ = nullptr;          // the one in progress, or null
+  std::set<std::uint64_t> never_recorded_;        // functions whose work cannot be captured
+  std::map<std::uint64_t, int> failed_captures_;  // of functions, after which the body failed without a capture too
+  Recording* recording_ = nullptr;                // the one in progress, or null
   std::uint64_t recorded_generation_ = 0;
   bool are_recordings_stale_ = false;
 };

@@ -11,6 +11,13 @@
 
 namespace syncrun::detail {
 
+namespace {
+
+/// A function whose body fails after each failed capture is captured at most this number of times.
+constexpr int kMostFailedCaptures = 3;
+
+}  // namespace
+
 /// Adds an argument's address and shape to the key. The key contains everything besides the values that work on the
 /// device can depend on: the arguments, and what a body may ask its worker.
 void RunningCall::note_argument(const void* data, std::span<const std::int64_t> extents) {
@@ -83,7 +90,10 @@ std::string RunningCall::replay(void (*run)(void* context), void* context, Captu
     why_not = record_if_possible(recording, run, context);
     if (recording.state != Recording::State::recorded) {
       bucket_start_ = BucketStart::after_body;
-      run(context);  // an error that has nothing to do with the capture comes again
+      // An error that has nothing to do with the capture comes again, and the function may be captured later. But the
+      // capture may be the reason, because it leaves a communicator of NCCL unusable if it fails inside a collective.
+      if (++failed_captures_[function] == kMostFailedCaptures) never_recorded_.insert(function);
+      run(context);
       never_recorded_.insert(function);
       return why_not;
     }

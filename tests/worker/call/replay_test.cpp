@@ -114,9 +114,15 @@ class Replay : public testing::Test {
     command.has_comm = has_comm;
     running_.begin(command, kRepeatedCommand);
     while (running_.next_slice())
-      why_not = running_.replay([](void* runs) { ++*static_cast<int*>(runs); }, &runs, capture);
+      why_not = running_.replay([](void* test) { static_cast<Replay*>(test)->body(); }, this, capture);
   }
 
+  void body() {
+    ++runs;
+    if (fails_after_captures && gpu_.captures != 0) throw Error(ErrorKind::nccl, "the communicator is unusable");
+  }
+
+  bool fails_after_captures = false;
   bool has_comm = false;
   Capture capture = Capture::required;
   int runs = 0;         // of the body
@@ -219,6 +225,20 @@ TEST_F(Replay, RunsWorkThatNeedNotBeCapturedAndSaysWhyOnce) {
   EXPECT_EQ(why_not, "");
   EXPECT_EQ(runs, 6);
   EXPECT_EQ(gpu_.captures, 1);
+  EXPECT_EQ(gpu_.launches, 0);
+}
+
+TEST_F(Replay, IsNotTriedForEverIfTheBodyFailsAfterEachCapture) {
+  const RankSet all = RankSet::all(kWorldSize);
+  capture = Capture::if_possible;
+  gpu_.can_capture = false;
+  fails_after_captures = true;
+  call(all);
+  for (int i = 0; i < 10; ++i) EXPECT_THROW(call(all), Error);
+  EXPECT_EQ(gpu_.captures, 3) << "an error that has nothing to do with the capture may come once or twice";
+  fails_after_captures = false;
+  call(all);
+  EXPECT_EQ(gpu_.captures, 3);
   EXPECT_EQ(gpu_.launches, 0);
 }
 
