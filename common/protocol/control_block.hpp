@@ -159,7 +159,7 @@ struct ControlHeader {
   alignas(64) std::atomic<std::uint64_t> lost;  // 1 + rank of the first worker that was lost; 0 if none was
   /// How often lost workers were replaced. After a change, workers have to share their memory with their peers again.
   std::atomic<std::uint64_t> replacements;
-  Doorbell to_workers;  // rung after changes of: inboxes, lost
+  Doorbell to_workers;  // rung after changes of: inboxes, lost, replacements
   Doorbell to_master;   // done, start, lost, NodeRequest::asked and left, owed, Command::arrived
   Doorbell to_peers;    // vote, collective_step, Command::failed, lost, NodeRequest::taken and answered
   /// By CommChoice::index: the last command after which the ranks of this communicator of GPUs have to make a new one.

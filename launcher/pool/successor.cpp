@@ -8,7 +8,8 @@ void forget_peers(const ControlBlock& control, std::uint64_t last) noexcept {
   ControlHeader& header = control.header();
   for (auto& failed : header.failed_comms) failed.store(last, std::memory_order_release);
   for (int rank = 0; rank < control.world_size(); ++rank) control.worker(rank).released_ns.store(0);
-  header.replacements.fetch_add(1, std::memory_order_acq_rel);
+  header.replacements.fetch_add(1, std::memory_order_seq_cst);
+  header.to_workers.ring();  // idle ones give up now what belongs to the dead
 }
 
 void prepare_slot(const ControlBlock& control, const Successor& successor) {

@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <stdexcept>
@@ -24,6 +26,12 @@ namespace {
 constexpr std::size_t kHeapBytes = std::size_t{1} << 20U;
 constexpr int kRounds = 3;
 
+constexpr int kRanks = 2;
+constexpr std::uint64_t kControlAt = std::uint64_t{64} << 20U;  // in the segment
+
+ControlBlock control_of(const Segment& segment) { return {segment.at<std::byte>(kControlAt), kRanks}; }
+void take_rank(const Segment& segment, int rank) { control_of(segment).worker(rank).pid = getpid(); }
+
 /// What the two processes tell each other, at the beginning of the segment.
 struct Talk {
   std::atomic<int> exported;  // how many rounds the child has exported
@@ -32,6 +40,7 @@ struct Talk {
   struct {
     std::uint64_t exported;
     std::uint64_t address;
+    PeerMemoryPlace as_peer() const { return {.rank = 0, .place = address, .exported = exported}; }
   } places[4];
 };
 
@@ -51,8 +60,10 @@ constexpr int kLastRound = kRounds + 1;  // in it, the parent copies from a bloc
 
 /// Exports blocks with values, round by round. The blocks keep their memory.
 void export_rounds(const Segment& segment, Talk& talk) {
+  take_rank(segment, 0);
+  const ControlBlock control = control_of(segment);
   SharedHeap arena(segment, sizeof(Talk) + 64 * 64, kHeapBytes / 2);
-  PeerCopies copies(segment, arena, 0, 2);
+  PeerCopies copies(segment, control, arena, 0);
   MemoryPool pool([&](void* chunk) { return copies.take_back(chunk); });
   const auto tell = [&](std::size_t place, void* block) {
     talk.places[place] = {copies.export_memory(pool.chunk_of(block)), reinterpret_cast<std::uint64_t>(block)};
@@ -90,8 +101,10 @@ void export_rounds(const Segment& segment, Talk& talk) {
 }
 
 void copy_rounds(const Segment& segment, Talk& talk) {
+  take_rank(segment, 1);
+  const ControlBlock control = control_of(segment);
   SharedHeap arena(segment, kHeapBytes, kHeapBytes / 2);
-  PeerCopies copies(segment, arena, 1, 2);
+  PeerCopies copies(segment, control, arena, 1);
   const Stream stream = Stream::make();
   for (int round = 0; round < kRounds; ++round) {
     await(talk.exported, round + 1, talk.failed);
@@ -100,7 +113,7 @@ void copy_rounds(const Segment& segment, Talk& talk) {
       void* memory = nullptr;
       ASSERT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
       const GpuMemory own(memory);
-      copies.copy(memory, talk.places[block].exported, talk.places[block].address, bytes, stream.get());
+      copies.copy(memory, talk.places[block].as_peer(), bytes, stream.get());
       std::vector<int> values(kElements[block]);
       ASSERT_EQ(cudaMemcpyAsync(values.data(), memory, bytes, cudaMemcpyDeviceToHost, stream.get()), cudaSuccess);
       ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
@@ -113,20 +126,19 @@ void copy_rounds(const Segment& segment, Talk& talk) {
   void* memory = nullptr;
   ASSERT_EQ(cudaMalloc(&memory, sizeof(int)), cudaSuccess);
   const GpuMemory own(memory);
-  copies.copy(memory, talk.places[0].exported, talk.places[0].address, sizeof(int), stream.get());
+  copies.copy(memory, talk.places[0].as_peer(), sizeof(int), stream.get());
   ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
   EXPECT_EQ(copies.mappings(), kChunks) << "one more, and one less that was wanted back";
   talk.copied = kLastRound;
 }
 
-TEST(PeerCopies, BringWhatAnotherProcessHasExported) {
-  if (test::gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
-  const Segment segment = Segment::create(std::size_t{1} << 30U);
-  Talk& talk = *segment.at<Talk>(0);
+/// Runs `exports` in a child, and `copies` here meanwhile. `talk.failed` tells either of a failure of the other.
+template <class Exports, class Copies>
+void run_beside_child(Talk& talk, Exports&& exports, Copies&& copies) {
   const pid_t child = fork();  // before this process uses CUDA
   if (child == 0) {
     try {
-      export_rounds(segment, talk);
+      exports();
     } catch (const std::exception& error) {
       talk.failed = 1;
       std::fprintf(stderr, "the child: %s\n", error.what());
@@ -134,11 +146,73 @@ TEST(PeerCopies, BringWhatAnotherProcessHasExported) {
     }
     _exit(0);
   }
-  EXPECT_NO_THROW(copy_rounds(segment, talk));
+  EXPECT_NO_THROW(copies());
   if (testing::Test::HasFailure()) talk.failed = 1;
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+TEST(PeerCopies, BringWhatAnotherProcessHasExported) {
+  if (test::gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
+  const Segment segment = Segment::create(std::size_t{1} << 30U);
+  Talk& talk = *segment.at<Talk>(0);
+  run_beside_child(
+      talk, [&] { export_rounds(segment, talk); }, [&] { copy_rounds(segment, talk); });
+}
+
+/// The child plays a worker that is lost. This process plays its peer, and then writes what the new worker has at the place
+/// where the description of the memory was.
+TEST(PeerCopies, AreForgottenWhenTheWorkerIsReplaced) {
+  if (test::gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
+  const Segment segment = Segment::create(std::size_t{1} << 30U);
+  Talk& talk = *segment.at<Talk>(0);
+  constexpr std::uint64_t kArenaAt = kHeapBytes;
+  constexpr std::size_t kBytes = std::size_t{64} << 20U;
+  const auto export_a_block = [&] {
+    take_rank(segment, 0);
+    const ControlBlock control = control_of(segment);
+    SharedHeap arena(segment, kArenaAt, kHeapBytes / 2);
+    PeerCopies copies(segment, control, arena, 0);
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, kBytes), "cudaMalloc");
+    talk.places[0] = {copies.export_memory(memory), reinterpret_cast<std::uint64_t>(memory)};
+    talk.exported = 1;
+    await(talk.copied, 1, talk.failed);  // then the process ends without freeing anything
+  };
+  const auto copy_and_forget = [&] {
+    take_rank(segment, 1);
+    const ControlBlock control = control_of(segment);
+    SharedHeap own_arena(segment, 4 * kHeapBytes, kHeapBytes / 2);
+    PeerCopies copies(segment, control, own_arena, 1);
+    const Stream stream = Stream::make();
+    void* memory = nullptr;
+    ASSERT_EQ(cudaMalloc(&memory, kBytes), cudaSuccess);
+    const GpuMemory own(memory);
+    await(talk.exported, 1, talk.failed);
+    const PeerMemoryPlace place = talk.places[0].as_peer();
+    copies.copy(memory, place, kBytes, stream.get());
+    ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+    talk.copied = 1;
+    siginfo_t end{};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(control.worker(0).pid.load()), &end, WEXITED | WNOWAIT), 0);
+    std::size_t before = 0;
+    std::size_t total = 0;
+    ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
+    EXPECT_EQ(copies.mappings(), 1U);
+
+    ++control.worker(0).predecessors;
+    std::byte* const arena = segment.at(kArenaAt);
+    std::fill_n(arena, kHeapBytes / 2, std::byte{1});
+    copies.forget_replaced();
+    EXPECT_EQ(copies.mappings(), 0U);
+    std::size_t after = 0;
+    ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
+    EXPECT_GE(after, before + kBytes / 2) << "the memory of the lost worker is free";
+    EXPECT_TRUE(std::all_of(arena, arena + kHeapBytes / 2, [](std::byte each) { return each == std::byte{1}; }))
+        << "what the new worker has there stays as it is";
+  };
+  run_beside_child(talk, export_a_block, copy_and_forget);
 }
 
 }  // namespace

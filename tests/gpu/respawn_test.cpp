@@ -8,6 +8,7 @@
 #include "tests/gpu/bodies.hpp"
 #include "tests/gpu/gradient_bodies.hpp"
 #include "tests/gpu/on_gpus.hpp"
+#include "tests/gpu/value_bodies.hpp"
 
 namespace gpu_test {
 namespace {
@@ -82,6 +83,23 @@ TEST_P(GpuRespawn, AveragesInBucketsAnew) {
     }
     EXPECT_EQ(error_of([&] { step(x, last, Fault::kill, {}); }).kind(), sr::ErrorKind::worker_lost);
   }
+}
+
+TEST_P(GpuRespawn, FreesWhatPeersHaveMappedOfTheLostWorker) {
+  if (world_size() == 1) GTEST_SKIP() << "one rank has no peers";
+  constexpr std::int64_t kElements = std::int64_t{1} << 30U;
+  const sr::Device first = session().device(0);
+  const sr::Device last = session().device(world_size() - 1);
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(3, 1));
+  const std::size_t free_before = session().memory(last).free_bytes;
+  const auto x = session().function(kept_filled).on(last)(kElements, 7.0F);
+  EXPECT_EQ(session().function(last_element_of).on(first)(x)[0], 7);
+  const auto lose = session().function(misbehave);
+  EXPECT_EQ(error_of([&] { lose(v, world_size() - 1, Fault::kill); }).kind(), sr::ErrorKind::worker_lost);
+  EXPECT_GE(session().memory(last).free_bytes + kElements * sizeof(float) / 2, free_before);
+  EXPECT_EQ(session().function(last_element_of).on(first)(x)[0], 7) << "the copy of the peer is still there";
+  EXPECT_EQ(session().function(last_element_of).on(last)(x)[0], 7);
 }
 
 }  // namespace

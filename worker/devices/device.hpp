@@ -102,6 +102,9 @@ class WorkerDevice {
   /// Prepares memory from allocate() or allocate_output() for copies by the devices of peers. Returns a number for
   /// copy_from_peer, or 0 if none is necessary.
   virtual std::uint64_t export_memory(void*) { return 0; }
+  /// Called between two commands, after workers of peers were lost and replaced. Gives up what belongs to the dead: their
+  /// memory, and connections to them. May wait for the device.
+  virtual void forget_replaced_peers() noexcept {}
   /// Copies from the memory of a peer, which does not take part. The values there must be complete.
   virtual void copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) = 0;
   /// Starts copy_from_peer() for a later command, beside the work of the current one, which does not use the memory.

@@ -73,6 +73,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
       copy_files_(attachment_, *device_, arena_, variables_),
       running_(std::make_unique<RunningCall>(
           WorkerParts{attachment_, *device_, comms_, arena_, files_, outgoing_, variables_})),
+      replacements_(header_.replacements.load(std::memory_order_acquire)),
       received_(attachment_.slot().received),
       current_(attachment_.slot().done.load(std::memory_order_acquire)) {
   std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
@@ -179,10 +180,19 @@ Command* WorkerCore::await_command() {
     entry = InboxEntry(place.load(std::memory_order_seq_cst));
     return entry.command() > current_;
   };
-  const auto lost = [&] { return !header_.respawns && header_.lost.load(std::memory_order_seq_cst) != 0; };
-  const Woken woken = wait_until(header_.to_workers, policy_, endless, published, lost);
-  if (policy_.has_yielded) note_long_wait();
-  if (woken != Woken::ready) return nullptr;
+  const auto has_news = [&] {
+    return header_.respawns ? has_new_peers() : header_.lost.load(std::memory_order_seq_cst) != 0;
+  };
+  for (;;) {
+    const Woken woken = wait_until(header_.to_workers, policy_, endless, published, has_news);
+    if (policy_.has_yielded) note_long_wait();
+    if (header_.respawns && has_new_peers()) [[unlikely]] {
+      replacements_ = header_.replacements.load(std::memory_order_acquire);
+      device_->forget_replaced_peers();
+    }
+    if (woken == Woken::ready) break;
+    if (!header_.respawns) return nullptr;
+  }
   current_ = entry.command();
   return &attachment_.control.command_in(entry.slot());
 }

@@ -72,6 +72,8 @@ class WorkerCore {
   void set_phase(Phase phase) noexcept { attachment_.mark(current_, phase); }
   void enter_phase(Phase phase) { attachment_.enter(current_, phase); }
   Command* await_command();
+  /// Whether workers were replaced that the device has not forgotten yet.
+  bool has_new_peers() const noexcept { return header_.replacements.load(std::memory_order_seq_cst) != replacements_; }
   /// Where this rank reports about the command that it runs.
   Outbox& own_outbox() const noexcept {
     return attachment_.control.outbox_at(attachment_.rank, (received_ - 1) % kInboxSize);
@@ -129,6 +131,7 @@ class WorkerCore {
   std::unordered_map<std::uint64_t, Object> objects_;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
+  std::uint64_t replacements_;      // of workers, as far as the device knows
   std::uint64_t received_;          // how many commands this rank has got
   std::uint64_t current_ = 0;       // the number of the last one
   std::uint64_t looked_ahead_ = 0;  // the last command whose inputs were copied ahead

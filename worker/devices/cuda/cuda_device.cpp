@@ -81,7 +81,7 @@ CudaDevice::CudaDevice(const DeviceContext& context)
     : context_(context),
       segment_(context.attachment.segment),
       stream_(make_stream(index_of(context.attachment.device))),
-      peer_copies_(context.attachment.segment, context.arena, context.attachment.rank, context.attachment.world_size),
+      peer_copies_(context.attachment.segment, context.attachment.control, context.arena, context.attachment.rank),
       plan_(context.attachment),
       comm_(&comm_of(RankSet::all(context.attachment.world_size),
                      context.attachment.place.nodes > 1 ? CommChoice::devices_of_nodes(CommChoice::kOfSession)
@@ -263,7 +263,12 @@ void CudaDevice::copy_from_peer(void* to, const PeerMemoryPlace& from, std::size
   if (!is_gpu) return copy_in(to, segment_.at(from.place), bytes);
   if (from.exported == 0) throw Error(ErrorKind::system, "a peer's memory is not ready for copies by this device");
   peer_copies_.return_memory();
-  peer_copies_.copy(to, from.exported, from.place, bytes, stream_.get());
+  peer_copies_.copy(to, from, bytes, stream_.get());
+}
+
+void CudaDevice::forget_replaced_peers() noexcept {
+  peer_copies_.forget_replaced();
+  for (auto& [index, comm] : comms_) comm.drop_stale();
 }
 
 /// Mapping memory may wait for the device, and the device may wait for a peer. So only memory that is mapped already is
@@ -271,7 +276,7 @@ void CudaDevice::copy_from_peer(void* to, const PeerMemoryPlace& from, std::size
 bool CudaDevice::start_copy_ahead(std::uint64_t command, void* to, const PeerMemoryPlace& from, std::size_t bytes) {
   if (from.exported == 0 || copied_ahead_ != 0 || !peer_copies_.has_mapped(from.exported)) return false;
   if (!ahead_stream_) ahead_stream_ = Stream::make(stream_priorities().least);
-  peer_copies_.copy(to, from.exported, from.place, bytes, ahead_stream_.get());
+  peer_copies_.copy(to, from, bytes, ahead_stream_.get());
   copied_ahead_ = command;
   return true;
 }

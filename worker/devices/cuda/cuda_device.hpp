@@ -52,6 +52,7 @@ class CudaDevice final : public GpuDevice {
   OutputBuffer adopt_output(OutputBuffer buffer) override;
 
   std::uint64_t export_memory(void* memory) override;
+  void forget_replaced_peers() noexcept override;
   void copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) override;
   bool start_copy_ahead(std::uint64_t command, void* to, const PeerMemoryPlace& from, std::size_t bytes) override;
   bool finish_copy_ahead(std::uint64_t command) override;

@@ -128,7 +128,6 @@ void NcclComm::exchange_facts() {
     facts_.push_back(NodeFacts::unpacked(std::span(all).subspan(at, NodeFacts::kNumbers)));
 }
 
-/// Ends what a failed call has made unusable. Every rank does this at its next collective.
 void NcclComm::drop_stale() noexcept {
   if (is_in_group_) return;  // operations in the group belong to the communicator until the group ends
   const std::uint64_t failed = attachment_.control.header().failed_comm(choice_).load(std::memory_order_acquire);

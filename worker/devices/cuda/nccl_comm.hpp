@@ -111,6 +111,9 @@ class NcclComm final : public CommCore {
   /// (nccl) if NCCL failed.
   void check_progress();
   void note_finished() noexcept { is_pending_ = false; }
+  /// Ends what a failed call, or a lost worker, has made unusable. Called before each collective, and may be called between
+  /// commands.
+  void drop_stale() noexcept;
   /// Ends collectives that a peer will not join any more.
   void abort() noexcept;
   /// Called after abort(). Returns when no work is left on the background stream.
@@ -136,7 +139,6 @@ class NcclComm final : public CommCore {
   class InBackground;
 
   void meet_to_set_up(MeetingPurpose purpose);
-  void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId agreed_id();
   void exchange_facts();

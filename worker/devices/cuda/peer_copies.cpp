@@ -38,11 +38,23 @@ int current_device() {
   return device;
 }
 
-void* open(const ExportedMemory& exported) {
+/// Maps the memory for this GPU. Returns nothing if CUDA refuses because this GPU reaches as many others as it can (eight,
+/// if they are on a bus).
+MappedGpuMemory open_directly(const ExportedMemory& exported) {
+  void* memory = nullptr;
+  const cudaError_t code = cudaIpcOpenMemHandle(&memory, exported.handle, cudaIpcMemLazyEnablePeerAccess);
+  if (code != cudaErrorTooManyPeers) check_cuda(code, "mapping the memory of a peer's GPU");
+  static_cast<void>(cudaGetLastError());
+  return MappedGpuMemory(memory);
+}
+
+/// Maps the memory for its own GPU. Requires a context there.
+MappedGpuMemory open_there(const ExportedMemory& exported) {
+  const OnDevice there(exported.device);
   void* memory = nullptr;
   check_cuda(cudaIpcOpenMemHandle(&memory, exported.handle, cudaIpcMemLazyEnablePeerAccess),
              "mapping the memory of a peer's GPU");
-  return memory;
+  return MappedGpuMemory(memory);
 }
 
 }  // namespace
@@ -56,24 +68,30 @@ ExportUser* PeerCopies::users_of(std::uint64_t exported) const noexcept {
 std::uint64_t PeerCopies::export_memory(void* memory) {
   if (const auto found = exports_.find(memory); found != exports_.end()) return found->second;
   cudaIpcMemHandle_t handle{};
-  check_cuda(cudaIpcGetMemHandle(&handle, memory), "exporting memory for copies by peers");
-  const std::size_t bytes = sizeof(ExportedMemory) + sizeof(ExportUser) * static_cast<std::size_t>(world_size_);
+  if (cudaIpcGetMemHandle(&handle, memory) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  const int world_size = control_.world_size();
+  const std::size_t bytes = sizeof(ExportedMemory) + sizeof(ExportUser) * static_cast<std::size_t>(world_size);
   const std::uint64_t offset = arena_.allocate(bytes, SharedHeap::Contents::any, "the description of device memory");
   const std::uint64_t serial = static_cast<std::uint64_t>(getpid()) << 32U | exports_made_++;
   new (segment_.at<ExportedMemory>(offset))
       ExportedMemory{serial, current_device(), handle, reinterpret_cast<std::uint64_t>(memory), false};
-  for (int rank = 0; rank < world_size_; ++rank) new (users_of(offset) + rank) ExportUser(0);
+  for (int rank = 0; rank < world_size; ++rank) new (users_of(offset) + rank) ExportUser(0);
   exports_.emplace(memory, offset);
   return offset;
 }
 
-/// A process that has ended has no mapping.
+/// A process that has ended has no mapping. Its number may belong to another process by then, but not to one that has the
+/// same rank.
 bool PeerCopies::is_mapped(std::uint64_t exported) const noexcept {
-  const ExportUser* const users = users_of(exported);
-  return std::any_of(users, users + world_size_, [](const ExportUser& user) {
-    const pid_t pid = user.load(std::memory_order_seq_cst);
-    return pid != 0 && (::kill(pid, 0) == 0 || errno != ESRCH);
-  });
+  for (int rank = 0; rank < control_.world_size(); ++rank) {
+    const pid_t pid = users_of(exported)[rank].load(std::memory_order_seq_cst);
+    if (pid == 0 || pid != control_.worker(rank).pid.load(std::memory_order_seq_cst)) continue;
+    if (::kill(pid, 0) == 0 || errno != ESRCH) return true;
+  }
+  return false;
 }
 
 bool PeerCopies::take_back(void* memory) noexcept {
@@ -90,25 +108,31 @@ bool PeerCopies::take_back(void* memory) noexcept {
 
 // ---- the worker that copies -----------------------------------------------------------------------------------
 
-PeerCopies::Mapping& PeerCopies::map(std::uint64_t exported) {
-  ExportedMemory& what = *segment_.at<ExportedMemory>(exported);
+PeerCopies::Mapping& PeerCopies::map(const PeerMemoryPlace& from) {
+  ExportedMemory& what = *segment_.at<ExportedMemory>(from.exported);
   what.is_wanted_back.store(false, std::memory_order_relaxed);  // a variable uses the memory again
   if (const auto found = mappings_.find(what.serial); found != mappings_.end()) return found->second;
   close_those_wanted_back();
   if (mappings_.size() >= kMostMappings) close_oldest();
-  Mapping mapping{.memory = {}, .exported = exported, .device = what.device};
+  Mapping mapping{.memory = {},
+                  .rank = from.rank,
+                  .predecessors = control_.worker(from.rank).predecessors,
+                  .exported = from.exported,
+                  .device = what.device};
   int can_access = 1;
   const int own = current_device();
   if (own != what.device) {
     check_cuda(cudaDeviceCanAccessPeer(&can_access, own, what.device), "cudaDeviceCanAccessPeer");
   }
-  mapping.is_direct = can_access != 0;
-  users_of(exported)[rank_].store(getpid(), std::memory_order_seq_cst);
-  if (mapping.is_direct) {
-    mapping.memory = MappedGpuMemory(open(what));
-  } else {
-    const OnDevice there(what.device);
-    mapping.memory = MappedGpuMemory(open(what));
+  ExportUser& user = users_of(from.exported)[rank_];
+  user.store(getpid(), std::memory_order_seq_cst);
+  try {
+    if (can_access != 0) mapping.memory = open_directly(what);
+    mapping.is_direct = static_cast<bool>(mapping.memory);
+    if (!mapping.is_direct) mapping.memory = open_there(what);
+  } catch (const Error&) {
+    user.store(0, std::memory_order_seq_cst);
+    throw;
   }
   return mappings_.emplace(what.serial, std::move(mapping)).first->second;
 }
@@ -144,14 +168,19 @@ void PeerCopies::close_those_wanted_back() {
   }
 }
 
-void PeerCopies::copy(void* to, std::uint64_t exported, std::uint64_t from_address, std::size_t bytes,
-                      cudaStream_t stream) {
-  Mapping& mapping = map(exported);
+void PeerCopies::forget_replaced() noexcept {
+  std::erase_if(mappings_, [this](const auto& known) {
+    return control_.worker(known.second.rank).predecessors != known.second.predecessors;
+  });
+}
+
+void PeerCopies::copy(void* to, const PeerMemoryPlace& from, std::size_t bytes, cudaStream_t stream) {
+  Mapping& mapping = map(from);
   mapping.last_use = ++uses_;
-  const std::uint64_t offset = from_address - segment_.at<const ExportedMemory>(exported)->address;
-  const void* const from = static_cast<const std::byte*>(mapping.memory.get()) + offset;
-  check_cuda(mapping.is_direct ? cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream)
-                               : cudaMemcpyPeerAsync(to, current_device(), from, mapping.device, bytes, stream),
+  const std::uint64_t offset = from.place - segment_.at<const ExportedMemory>(from.exported)->address;
+  const void* const source = static_cast<const std::byte*>(mapping.memory.get()) + offset;
+  check_cuda(mapping.is_direct ? cudaMemcpyAsync(to, source, bytes, cudaMemcpyDeviceToDevice, stream)
+                               : cudaMemcpyPeerAsync(to, current_device(), source, mapping.device, bytes, stream),
              "copying from a peer's GPU");
 }
 
