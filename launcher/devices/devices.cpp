@@ -14,9 +14,15 @@ namespace syncrun::detail {
 
 namespace {
 
+constexpr std::string_view kMigName = "MIG-";
+
 std::string gpus_in_words(int count) {
   if (count == 0) return "no GPU is visible";
-  return count == 1 ? "1 GPU is visible" : std::to_string(count) + " GPUs are visible";
+  if (count > 1) return std::to_string(count) + " GPUs are visible";
+  const char* const names = std::getenv("CUDA_VISIBLE_DEVICES");
+  const bool has_mig = names != nullptr && std::string_view(names).starts_with(kMigName);
+  return has_mig ? "1 GPU is visible, because CUDA shows a process only the first MIG instance in CUDA_VISIBLE_DEVICES"
+                 : "1 GPU is visible";
 }
 
 /// `option` is the option or variable in which the user has made the choice.
@@ -148,8 +154,9 @@ int count_visible_gpus(const char* visible_devices, int physical) noexcept {
     int index = 0;
     const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), index);
     const bool is_number = error == std::errc() && end == entry.data() + entry.size();
-    const bool is_name = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-    if (!is_name && !(is_number && index >= 0 && index < physical)) break;
+    const bool is_mig = entry.starts_with(kMigName);
+    if (is_mig && count == 0) return 1;
+    if (!entry.starts_with("GPU-") && !(is_number && index >= 0 && index < physical)) break;
     ++count;
     rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
   }

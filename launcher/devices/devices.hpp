@@ -70,7 +70,8 @@ bool cuda_is_built() noexcept;
 int visible_gpus();
 
 /// The same for `physical` GPUs and a value of CUDA_VISIBLE_DEVICES (null: not set). As in CUDA, the list ends at the
-/// first entry that names no GPU.
+/// first entry that names no GPU, and of MIG instances only the first one counts. Names of GPUs are not checked here: a
+/// worker whose GPU CUDA does not show says so.
 int count_visible_gpus(const char* visible_devices, int physical) noexcept;
 
 }  // namespace syncrun::detail

@@ -156,7 +156,13 @@ TEST(VisibleGpus, AreAllWithoutTheVariable) { EXPECT_EQ(count_visible_gpus(nullp
 
 TEST(VisibleGpus, AreAsManyAsTheVariableLists) {
   EXPECT_EQ(count_visible_gpus("2,0", 4), 2);
-  EXPECT_EQ(count_visible_gpus("GPU-8932f937,MIG-7f1c", 1), 2);
+  EXPECT_EQ(count_visible_gpus("GPU-8932f937,GPU-7f1c", 1), 2);
+}
+
+TEST(VisibleGpus, AreOneOfTheMigInstances) {
+  EXPECT_EQ(count_visible_gpus("MIG-8932f937,MIG-7f1c", 1), 1);
+  EXPECT_EQ(count_visible_gpus("MIG-GPU-8932f937/1/0", 4), 1);
+  EXPECT_EQ(count_visible_gpus("GPU-8932f937,MIG-7f1c", 2), 1) << "CUDA shows GPUs or an instance, and not both";
 }
 
 TEST(VisibleGpus, AreNoneWhereTheVariableSaysSo) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
+#include "worker/devices/cuda/gpu_support.hpp"
 #include "worker/devices/cuda/graph_memsets.hpp"
 #include "worker/devices/cuda/kernels.hpp"
 #include "worker/devices/cuda/norm_kernels.hpp"
@@ -38,8 +40,31 @@ void check_nccl_version() {
                   {NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH});
 }
 
-Stream make_stream(int index) {
-  check_cuda(cudaSetDevice(index), "cudaSetDevice");
+/// Makes the GPU current. Throws Error (usage) if this Syncrun cannot use it, and Error (cuda).
+void take_gpu(const std::string& device) {
+  const auto check = [](cudaError_t code, const char* what) {
+    if (code == cudaSuccess) return;
+    throw Error(ErrorKind::cuda,
+                std::string(what) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")" +
+                    std::string(advice_at_start(code)),
+                static_cast<int>(code));
+  };
+  int shown = 0;
+  check(cudaGetDeviceCount(&shown), "cudaGetDeviceCount");
+  require_shown(device, shown, std::getenv("CUDA_VISIBLE_DEVICES"));
+  const int index = index_of(device);
+  const auto attribute = [&](cudaDeviceAttr which) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, which, index), "cudaDeviceGetAttribute");
+    return value;
+  };
+  require_code(device, {attribute(cudaDevAttrComputeCapabilityMajor), attribute(cudaDevAttrComputeCapabilityMinor)},
+               SYNCRUN_CUDA_ARCHITECTURES);
+  check(cudaSetDevice(index), "cudaSetDevice");
+}
+
+Stream make_stream(const std::string& device) {
+  take_gpu(device);
   const auto [least, most] = stream_priorities();
   // A higher priority than the stream that copies the next inputs, and a lower one than the background stream of
   // collectives.
@@ -80,7 +105,7 @@ void CudaGraphs::end_all() noexcept {
 CudaDevice::CudaDevice(const DeviceContext& context)
     : context_(context),
       segment_(context.attachment.segment),
-      stream_(make_stream(index_of(context.attachment.device))),
+      stream_(make_stream(context.attachment.device)),
       peer_copies_(context.attachment.segment, context.attachment.control, context.arena, context.attachment.rank),
       plan_(context.attachment),
       comm_(&comm_of(RankSet::all(context.attachment.world_size),
