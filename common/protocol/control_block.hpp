@@ -131,7 +131,9 @@ struct alignas(128) WorkerSlot {
   pthread_mutex_t life;                       // robust; a thread of the worker holds it as long as the worker lives
   std::array<char, kMessageBytes> reason;     // why the worker failed outside a call; may be empty
   std::array<char, kHardwareBytes> hardware;  // of the device, in words; the worker writes it before it is ready
-  std::int32_t node;                          // the number of the rank's node
+  /// Whether devices of peers cannot copy from the memory of this one. The worker writes it before it is ready.
+  bool is_closed_to_peers;
+  std::int32_t node;  // the number of the rank's node
   /// If the rank is on another node: its first move for which this node has not sent the values yet. 0 if there is none.
   std::atomic<std::uint64_t> owed;
   NodeRequest exchange;  // used in commands on several nodes

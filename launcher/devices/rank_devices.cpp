@@ -12,6 +12,14 @@ bool RankDevices::span_nodes(const RankSet& ranks) const noexcept {
   return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return !first->has(rank); });
 }
 
+bool RankDevices::go_through_host(int from, int to) const noexcept {
+  const bool is_from_gpu = kind_of(from) == DeviceKind::cuda;
+  const bool is_to_gpu = kind_of(to) == DeviceKind::cuda;
+  const auto has_one = [&](const NodePlace& node) { return node.has(from) != node.has(to); };
+  if (std::any_of(nodes_.begin(), nodes_.end(), has_one)) return is_from_gpu || is_to_gpu;
+  return is_from_gpu && (!is_to_gpu || closed_.has(from));
+}
+
 std::string RankDevices::describe(const RankSet& ranks, DeviceKind kind) const {
   constexpr int kMostListed = 3;
   std::string text;

@@ -31,6 +31,12 @@ class RankDevices {
   /// Whether these ranks are on more than one node. The set must not be empty.
   bool span_nodes(const RankSet& ranks) const noexcept;
 
+  /// The devices of peers cannot copy from the memory of this rank's device.
+  void note_closed_to_peers(int rank) { closed_.add(rank); }
+  /// Whether values go from one rank to another through the memory of the host. A CPU device cannot read the memory of a
+  /// GPU, and some GPUs cannot either. And what nodes send each other is in the memory of the host.
+  bool go_through_host(int from, int to) const noexcept;
+
   /// The ranks among `ranks` that have a device of this kind, with their devices, for messages: "rank 0 (cuda0), rank 2
   /// (cuda1)". Long lists are cut: "rank 0 (cpu0), rank 1 (cpu1), rank 2 (cpu2) and 5 more".
   std::string describe(const RankSet& ranks, DeviceKind kind) const;
@@ -39,6 +45,7 @@ class RankDevices {
   std::vector<DeviceId> devices_;
   std::vector<NodePlace> nodes_;
   RankKinds by_kind_;
+  RankSet closed_;  // to peers
 };
 
 }  // namespace syncrun::detail

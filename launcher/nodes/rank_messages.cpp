@@ -24,6 +24,7 @@ void put_rank_state(MessageWriter& to, int rank, const WorkerSlot& slot) {
   to.put(slot.pid.load());
   to.put(slot.reason);
   to.put(slot.hardware);
+  to.put(slot.is_closed_to_peers);
 }
 
 int take_rank_state(MessageReader& from, const ControlBlock& control) {
@@ -33,6 +34,7 @@ int take_rank_state(MessageReader& from, const ControlBlock& control) {
   slot.pid.store(from.get<std::int32_t>());
   slot.reason = from.get<decltype(slot.reason)>();
   slot.hardware = from.get<decltype(slot.hardware)>();
+  slot.is_closed_to_peers = from.get<bool>();
   slot.start.store(start, std::memory_order_seq_cst);
   return rank;
 }

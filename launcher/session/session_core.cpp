@@ -39,6 +39,9 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
   pool_->start();
   await_ready(*pool_, *report_, settings_.start_timeout);
   pool_->watch();
+  for (const int rank : all_ranks()) {
+    if (control().worker(rank).is_closed_to_peers) devices_.note_closed_to_peers(rank);
+  }
   for (const int rank : all_ranks()) logger_->info(report_->describe_rank(rank) + " is ready");
   announce(settings_, control(), *logger_);
   state_.open();

@@ -148,14 +148,6 @@ int claim_home(SystemCommands& commands, VariableRecord& variable) {
   return value.home;
 }
 
-/// True if the values go from one rank to another by the way of the host. A CPU device cannot read the memory of a GPU. And
-/// what nodes send each other is in the memory of the host.
-bool must_go_by_host(SystemCommands& commands, int from, int to) noexcept {
-  const auto is_gpu = [&](int rank) { return commands.devices().kind_of(rank) == DeviceKind::cuda; };
-  if (commands.calls().node_of(from) == commands.calls().node_of(to)) return is_gpu(from) && !is_gpu(to);
-  return is_gpu(from) || is_gpu(to);
-}
-
 /// Waits until a copy can come to the rank by a command that is published without a wait. Each wait may collect a
 /// failure, or deal with a loss, so it looks at everything again afterwards. Returns whether the copy comes from the
 /// host.
@@ -164,7 +156,8 @@ bool await_source(SystemCommands& commands, const std::shared_ptr<VariableRecord
   for (;;) {
     check_is_whole(commands, *variable);
     const bool is_on_host = claim_home(commands, *variable) == ValueState::kHost;
-    const bool goes_by_host = !is_on_host && must_go_by_host(commands, nearest_source(commands, *variable, rank), rank);
+    const bool goes_by_host =
+        !is_on_host && commands.devices().go_through_host(nearest_source(commands, *variable, rank), rank);
     if (goes_by_host && !value.host.is_valid) {
       settle_extents(commands, *variable);
       bring_to_host(commands, variable);

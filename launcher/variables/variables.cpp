@@ -220,13 +220,6 @@ Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank) {
 
 namespace {
 
-/// A CPU device cannot read the memory of a GPU, and agents send memory of the host.
-bool goes_through_host(const SessionCore& session, int from, int to) {
-  const auto is_gpu = [&](int rank) { return session.rank_devices().kind_of(rank) == DeviceKind::cuda; };
-  if (session.node_of(from) != session.node_of(to)) return is_gpu(from) || is_gpu(to);
-  return is_gpu(from) && !is_gpu(to);
-}
-
 void copy_through_host(SessionCore& session, VariableRecord& variable, int from, int to) {
   const Extents extents = variable.extents[static_cast<std::size_t>(from)];
   const std::size_t bytes = bytes_of(variable, extents);
@@ -245,7 +238,7 @@ void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int fro
   check_rank(session.world_size(), to, "copy");
   check_source(*variable, from);
   if (from == to) return;
-  if (goes_through_host(session, from, to)) return copy_through_host(session, *variable, from, to);
+  if (session.rank_devices().go_through_host(from, to)) return copy_through_host(session, *variable, from, to);
   copy_variable(session.commands(), variable, from, to);
 }
 

@@ -77,6 +77,7 @@ class FakeGpu final : public OffHostDevice {
     return comm_;
   }
   bool shares_before_reducing() const noexcept override { return true; }
+  bool is_open_to_peers() const noexcept override { return false; }  // so values go to other fake GPUs through the host
 
  private:
   static detail::CommCore& not_used() {

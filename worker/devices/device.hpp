@@ -99,8 +99,11 @@ class WorkerDevice {
   virtual std::uint64_t place_of(const void* memory) const noexcept = 0;
   virtual void* at(std::uint64_t place) const noexcept = 0;
 
+  /// Whether the devices of peers can copy from the memory of this one. If not, the master moves values to them through
+  /// the memory of the host.
+  virtual bool is_open_to_peers() const noexcept { return true; }
   /// Prepares memory from allocate() or allocate_output() for copies by the devices of peers. Returns a number for
-  /// copy_from_peer, or 0 if none is necessary.
+  /// copy_from_peer, or 0 if none is necessary or possible.
   virtual std::uint64_t export_memory(void*) { return 0; }
   /// Called between two commands, after workers of peers were lost and replaced. Gives up what belongs to the dead: their
   /// memory, and connections to them. May wait for the device.

@@ -139,6 +139,7 @@ void WorkerCore::destroy_objects() noexcept {
 int WorkerCore::serve() {
   WorkerSlot& slot = attachment_.slot();
   put_text(slot.hardware, device_->hardware());
+  slot.is_closed_to_peers = !device_->is_open_to_peers();
   set_phase(Phase::idle);
   slot.start.store(StartState::ready, std::memory_order_seq_cst);
   header_.to_master.ring();

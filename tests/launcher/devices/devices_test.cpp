@@ -177,5 +177,21 @@ TEST(VisibleGpus, EndAtTheFirstEntryThatNamesNone) {
   EXPECT_EQ(count_visible_gpus("0", 0), 0);
 }
 
+TEST(RankDevices, SendValuesThroughTheHostIfTheDevicesCannotReadEachOther) {
+  const DeviceId gpu{DeviceKind::cuda, 0};
+  const DeviceId cpu{DeviceKind::cpu, 0};
+  RankDevices devices({gpu, gpu, cpu, cpu, gpu}, {{0, 2, 0, 3}, {1, 2, 3, 2}});
+  EXPECT_FALSE(devices.go_through_host(0, 1));
+  EXPECT_FALSE(devices.go_through_host(2, 0)) << "a GPU reads the memory of the host";
+  EXPECT_TRUE(devices.go_through_host(0, 2));
+  EXPECT_FALSE(devices.go_through_host(2, 3)) << "nodes send each other memory of the host";
+  EXPECT_TRUE(devices.go_through_host(0, 4));
+  EXPECT_TRUE(devices.go_through_host(3, 0));
+  devices.note_closed_to_peers(0);
+  EXPECT_TRUE(devices.go_through_host(0, 1));
+  EXPECT_FALSE(devices.go_through_host(1, 0));
+  EXPECT_FALSE(devices.go_through_host(2, 0));
+}
+
 }  // namespace
 }  // namespace syncrun::detail

@@ -1,6 +1,7 @@
 #include "worker/devices/cuda/cuda_device.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -61,6 +62,18 @@ void take_gpu(const std::string& device) {
   require_code(device, {attribute(cudaDevAttrComputeCapabilityMajor), attribute(cudaDevAttrComputeCapabilityMinor)},
                SYNCRUN_CUDA_ARCHITECTURES);
   check(cudaSetDevice(index), "cudaSetDevice");
+}
+
+/// Whether all other GPUs that this process sees can read the memory of this one.
+bool others_reach(int index) {
+  int shown = 0;
+  check_cuda(cudaGetDeviceCount(&shown), "cudaGetDeviceCount");
+  for (int other = 0; other < shown; ++other) {
+    int can_access = 1;
+    if (other != index) check_cuda(cudaDeviceCanAccessPeer(&can_access, other, index), "cudaDeviceCanAccessPeer");
+    if (can_access == 0) return false;
+  }
+  return true;
 }
 
 Stream make_stream(const std::string& device) {
@@ -124,6 +137,7 @@ CudaDevice::CudaDevice(const DeviceContext& context)
     check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
     gpu_allocators().limit_bytes = gpu_limit_bytes(fraction, total);
   }
+  if (context_.attachment.place.local_size > 1) is_open_to_peers_ = find_whether_open_to_peers();
 }
 
 CudaDevice::~CudaDevice() {
@@ -276,9 +290,26 @@ void CudaDevice::take_root(double* number) { kernels::take_root(number, stream_.
 
 // ---- copies from peers ----------------------------------------------------------------------------------------
 
+/// Tries it with a chunk, which stays in the pool. If there is no memory for one, a later export finds out.
+bool CudaDevice::find_whether_open_to_peers() {
+  const int own = index_of(context_.attachment.device);
+  int mode = cudaComputeModeDefault;
+  check_cuda(cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, own), "cudaDeviceGetAttribute");
+  const bool is_exclusive = mode != cudaComputeModeDefault;
+  bool can_export = true;
+  try {
+    void* const block = pool_.allocate(1, "a worker's first block");
+    can_export = peer_copies_.export_memory(pool_.chunk_of(block)) != 0;
+    pool_.release(block);
+  } catch (const Error& error) {
+    if (error.native_code() != ENOMEM) throw;
+  }
+  return detail::is_open_to_peers({can_export, is_exclusive, !is_exclusive || others_reach(own)});
+}
+
 /// Memory that is not a block of the pool belongs to the body. Peers cannot map it by its address.
 std::uint64_t CudaDevice::export_memory(void* memory) {
-  if (context_.attachment.world_size == 1) return 0;
+  if (context_.attachment.place.local_size == 1 || !is_open_to_peers_) return 0;
   void* const chunk = pool_.chunk_of(memory);
   return chunk == nullptr ? 0 : peer_copies_.export_memory(chunk);
 }
@@ -286,7 +317,11 @@ std::uint64_t CudaDevice::export_memory(void* memory) {
 void CudaDevice::copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) {
   const bool is_gpu = context_.attachment.control.worker(from.rank).device_kind == DeviceKind::cuda;
   if (!is_gpu) return copy_in(to, segment_.at(from.place), bytes);
-  if (from.exported == 0) throw Error(ErrorKind::system, "a peer's memory is not ready for copies by this device");
+  if (from.exported == 0) {
+    throw Error(ErrorKind::cuda, "rank " + std::to_string(from.rank) +
+                                     " has values in memory that CUDA could not export (cudaIpcGetMemHandle failed "
+                                     "there), so this GPU cannot copy them. Bring them to the host first");
+  }
   peer_copies_.return_memory();
   peer_copies_.copy(to, from, bytes, stream_.get());
 }

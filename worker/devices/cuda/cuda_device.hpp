@@ -51,6 +51,7 @@ class CudaDevice final : public GpuDevice {
   OutputBuffer allocate_output(std::size_t bytes) override;
   OutputBuffer adopt_output(OutputBuffer buffer) override;
 
+  bool is_open_to_peers() const noexcept override { return is_open_to_peers_; }
   std::uint64_t export_memory(void* memory) override;
   void forget_replaced_peers() noexcept override;
   void copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) override;
@@ -131,6 +132,7 @@ class CudaDevice final : public GpuDevice {
   NcclComm& comm_of(const RankSet& ranks, CommChoice choice);
   void release_held(std::vector<void*>& held) noexcept;
   void set_capturing(bool is_capturing) noexcept;
+  bool find_whether_open_to_peers();
   GraphExec instantiate(const Graph& graph);
   std::uint64_t share(const void* memory, std::size_t bytes);
   void finish(NcclComm::Wait wait);
@@ -144,6 +146,7 @@ class CudaDevice final : public GpuDevice {
   PinnedPages pinned_;
   Staging staging_{pinned_, context_, [this] { pool_.trim(); }};
   PeerCopies peer_copies_;
+  bool is_open_to_peers_ = true;
   Stream ahead_stream_;             // for copies from peers, made when it is first needed
   std::uint64_t copied_ahead_ = 0;  // the command for which such a copy was started, or 0
   CudaGraphs graphs_;
