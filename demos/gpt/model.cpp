@@ -100,6 +100,7 @@ Gpt::Gpt(const ModelConfig& config)
       wte_(config.vocab_size, config.n_embd),
       wpe_(config.block_size, config.n_embd),
       ln_f_(layer_norm(config)) {
+  if (config.is_deterministic) syncrun::libtorch::use_deterministic_algorithms();
   register_module("wte", wte_);
   register_module("wpe", wpe_);
   const auto h = register_module("h", torch::nn::ModuleList());

@@ -20,6 +20,7 @@ struct ModelConfig {
   std::int64_t vocab_size = 256;
   double dropout = 0;
   Precision precision = Precision::kFloat32;
+  bool is_deterministic = false;  // sums in an order that does not change from run to run
 };
 
 /// The number of parameters. The embedding of tokens counts once, although it is also the last layer.

@@ -67,6 +67,8 @@ void add_model_options(CLI::App& app, Given& given) {
   add_option(app, "--block-size", "N", given.block_size, count(), "context: the most tokens that the model reads");
   add_option(app, "--dtype", "NAME", options.model.precision, one_of(kPrecisions),
              "type of matrix products: float32 (default) or bfloat16, which is faster on GPUs");
+  add_flag(app, "--deterministic", options.model.is_deterministic, true,
+           "on GPUs: equal runs give the same bits also with a --block-size of more than some hundred. This is slower");
   add_option(app, "--dropout", "X", options.model.dropout, from_zero_below_one(),
              "probability of dropping a unit (default 0). The masks depend on the number of workers");
 }

@@ -8,6 +8,7 @@
 // The names are in namespace syncrun::libtorch. This header is not part of <syncrun/syncrun.hpp>, because it includes
 // <torch/torch.h>.
 
+#include "syncrun/torch/algorithms.hpp"
 #include "syncrun/torch/autocast.hpp"
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/cross_entropy.hpp"

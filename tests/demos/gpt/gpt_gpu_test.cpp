@@ -52,6 +52,13 @@ TEST_P(GptOnGpus, ContinuesWithTheSameBits) {
   expect_resumes_equally(GetParam(), {"--dtype", "bfloat16", "--sharded", "--slices", "2"}, Kind::cuda);
 }
 
+TEST_P(GptOnGpus, GivesTheSameBitsForLongBlocksOnRequest) {
+  const Words longer =
+      with(options(), {"--block-size", "1024", "--dtype", "bfloat16", "--eval-iters", "1", "--deterministic"});
+  const auto first = losses_on(GetParam(), longer, Kind::cuda);
+  for (int run = 0; run < 3; ++run) EXPECT_EQ(losses_on(GetParam(), longer, Kind::cuda), first);
+}
+
 TEST_P(GptOnGpus, ReplaysItsStepsAndWritesAText) {
   const CommandResult result =
       run_gpt_on(GetParam(), with(options(), {"--max-new-tokens", "20", "--prompt", "In"}), Kind::cuda);
