@@ -68,7 +68,9 @@ class FakeComm final : public detail::SoloComm {
 class FakeGpu final : public OffHostDevice {
  public:
   explicit FakeGpu(const detail::DeviceContext& context)
-      : OffHostDevice(context.attachment.segment, context.arena, not_used()), comm_(context.host_comm, *this, context) {
+      : OffHostDevice(context.attachment.segment, context.arena, not_used()),
+        header_(context.attachment.control.header()),
+        comm_(context.host_comm, *this, context) {
     if (context.nodes_comm != nullptr) comm_of_nodes_.emplace(*context.nodes_comm, *this, context);
   }
 
@@ -76,6 +78,12 @@ class FakeGpu final : public OffHostDevice {
     if (command.comm.spans_nodes()) return *comm_of_nodes_;
     return comm_;
   }
+  /// A GPU must not run a call with what belongs to a lost worker that was replaced.
+  void begin_command(std::uint64_t command) override {
+    if (header_.replacements.load() != replacements_) throw Error(ErrorKind::system, "a peer was replaced unnoticed");
+    OffHostDevice::begin_command(command);
+  }
+  void forget_replaced_peers() noexcept override { replacements_ = header_.replacements.load(); }
   bool shares_before_reducing() const noexcept override { return true; }
   bool is_open_to_peers() const noexcept override { return false; }  // so values go to other fake GPUs through the host
 
@@ -85,6 +93,8 @@ class FakeGpu final : public OffHostDevice {
     return comm;
   }
 
+  detail::ControlHeader& header_;
+  std::uint64_t replacements_ = header_.replacements.load();
   FakeComm comm_;
   std::optional<FakeComm> comm_of_nodes_;
 };
