@@ -44,15 +44,15 @@ A combine(A a, A b) noexcept {
   else return add(a, b);
 }
 
-template <class T, Reduction kReduction>
+template <class From, class To, Reduction kReduction>
 void reduce_tiles(std::span<void* const> destinations, std::span<const void* const> sources,
                   std::span<const double> weights, std::size_t elements) {
-  using A = Accumulator<T>;
+  using A = Accumulator<From>;
   alignas(64) std::array<A, kTile> tile;
   for (std::size_t start = 0; start < elements; start += kTile) {
     const std::size_t count = std::min(kTile, elements - start);
     const auto load = [&](std::size_t source, std::size_t i) -> A {
-      const A value = static_cast<const T*>(sources[source])[start + i];
+      const A value = static_cast<const From*>(sources[source])[start + i];
       if constexpr (kReduction == Reduction::avg) return value * static_cast<A>(weights[source]);
       else return value;
     };
@@ -65,11 +65,11 @@ void reduce_tiles(std::span<void* const> destinations, std::span<const void* con
       for (std::size_t i = 0; i < count; ++i) tile[i] = combine<kReduction, A>(tile[i], load(source, i));
     }
     for (void* destination : destinations) {
-      T* to = static_cast<T*>(destination) + start;
-      if constexpr (std::is_same_v<A, T>) {
-        std::memcpy(to, tile.data(), count * sizeof(T));
+      To* to = static_cast<To*>(destination) + start;
+      if constexpr (std::is_same_v<A, To>) {
+        std::memcpy(to, tile.data(), count * sizeof(To));
       } else {
-        for (std::size_t i = 0; i < count; ++i) to[i] = T(tile[i]);
+        for (std::size_t i = 0; i < count; ++i) to[i] = To(tile[i]);
       }
     }
   }
@@ -77,16 +77,16 @@ void reduce_tiles(std::span<void* const> destinations, std::span<const void* con
 
 using Kernel = void (*)(std::span<void* const>, std::span<const void* const>, std::span<const double>, std::size_t);
 
-template <class T>
+template <class From, class To = From>
 Kernel kernel_for(Reduction reduction) noexcept {
   switch (reduction) {
     case Reduction::avg:
-      if constexpr (FloatingElement<T>) return &reduce_tiles<T, Reduction::avg>;
+      if constexpr (FloatingElement<From>) return &reduce_tiles<From, To, Reduction::avg>;
       return nullptr;
-    case Reduction::sum: return &reduce_tiles<T, Reduction::sum>;
-    case Reduction::min: return &reduce_tiles<T, Reduction::min>;
-    case Reduction::max: return &reduce_tiles<T, Reduction::max>;
-    case Reduction::prod: return &reduce_tiles<T, Reduction::prod>;
+    case Reduction::sum: return &reduce_tiles<From, To, Reduction::sum>;
+    case Reduction::min: return &reduce_tiles<From, To, Reduction::min>;
+    case Reduction::max: return &reduce_tiles<From, To, Reduction::max>;
+    case Reduction::prod: return &reduce_tiles<From, To, Reduction::prod>;
     case Reduction::gather: return nullptr;
   }
   return nullptr;
@@ -111,12 +111,49 @@ Kernel kernel_for(DType dtype, Reduction reduction) noexcept {
   return nullptr;
 }
 
+Kernel kernel_for(ElementTypes types, Reduction reduction) noexcept {
+  if (types.from == types.to) return kernel_for(types.from, reduction);
+  if (types.from == DType::float16) return kernel_for<float16, float>(reduction);
+  if (types.from == DType::bfloat16) return kernel_for<bfloat16, float>(reduction);
+  if (types.to == DType::float16) return kernel_for<float, float16>(reduction);
+  return kernel_for<float, bfloat16>(reduction);
+}
+
 }  // namespace
 
-void reduce_elements(DType dtype, Reduction reduction, std::span<void* const> destinations,
+void reduce_elements(ElementTypes types, Reduction reduction, std::span<void* const> destinations,
                      std::span<const void* const> sources, std::span<const double> weights, std::size_t elements) {
   if (sources.empty() || elements == 0) return;
-  kernel_for(dtype, reduction)(destinations, sources, weights, elements);
+  kernel_for(types, reduction)(destinations, sources, weights, elements);
+}
+
+void accumulate_elements(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
+                         std::size_t elements) {
+  const std::array<void*, 1> destinations{into};
+  const DType partial = partial_type(dtype);
+  if (partial == dtype) {
+    const std::array<const void*, 2> sources{into, value};
+    return reduce_elements(dtype, reduction, destinations, sources, weights, elements);
+  }
+  std::array<float, kTile> tile;
+  for (std::size_t start = 0; start < elements; start += kTile) {
+    const std::size_t count = std::min(kTile, elements - start);
+    convert_elements({dtype, partial}, static_cast<const std::byte*>(value) + start * size_of(dtype), tile.data(),
+                     count);
+    float* const total = static_cast<float*>(into) + start;
+    const std::array<void*, 1> to{total};
+    const std::array<const void*, 2> sources{total, tile.data()};
+    reduce_elements(partial, reduction, to, sources, weights, count);
+  }
+}
+
+void convert_elements(ElementTypes types, const void* from, void* to, std::size_t elements) {
+  if (types.from == types.to) {
+    if (elements != 0) std::memcpy(to, from, elements * size_of(types.to));
+    return;
+  }
+  // A sum of one array.
+  reduce_elements(types, Reduction::sum, {&to, 1}, {&from, 1}, {}, elements);
 }
 
 bool can_reduce(DType dtype, Reduction reduction) noexcept { return kernel_for(dtype, reduction) != nullptr; }

@@ -182,8 +182,13 @@ void RunningCall::finish_slice() {
     const ArgumentSlot& slot = command_->arguments[i];
     const std::size_t elements = update.bytes / size_of(slot.dtype);
     if (slice_rows() == 0) continue;  // a rank without rows does not count
-    if (update.rows == 0) {
+    const ElementTypes types{slot.dtype, type_over_slices(slot.dtype)};
+    if (update.rows == 0 && types.from == types.to) {
       std::swap(update.total, update.value);
+    } else if (update.rows == 0) {
+      const std::size_t bytes = elements * size_of(types.to);
+      update.total = device_.allocate(bytes, SharedHeap::Contents::any, "an update over slices");
+      device_.convert(types, update.value, update.total, elements);
     } else {
       device_.accumulate(slot.dtype, slot.reduction, update.total, update.value, weights_of(update.rows, slice_rows()),
                          elements);

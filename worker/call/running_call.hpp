@@ -115,15 +115,15 @@ class RunningCall {
     std::int64_t rows = 0;  // weight so far, for avg
     int slices = 0;
     std::array<std::int64_t, kMaxDimensions> extents{};
-    alignas(8) std::array<std::byte, 8> scalar{};
-    double average = 0;                // for the avg of a number: sum of value * rows
-    OutputBuffer buffer;               // also holds a number in device memory
+    alignas(8) std::array<std::byte, 8> scalar{};  // a number of the host's, in its partial_type
+    double average = 0;                            // for the avg of a number: sum of value * rows
+    OutputBuffer buffer;  // also holds a number in device memory; until deliver(), its elements have type_over_slices
     std::vector<OutputBuffer> pieces;  // for gather: one per slice
     std::vector<std::int64_t> piece_rows;
     std::uint64_t shared = 0;  // offset in the segment, after the output was shared
   };
   struct PendingUpdate {
-    void* total = nullptr;  // accumulated over slices
+    void* total = nullptr;  // accumulated over slices; its elements have type_over_slices
     void* value = nullptr;  // of the current slice
     std::size_t bytes = 0;
     std::int64_t rows = 0;
@@ -131,6 +131,10 @@ class RunningCall {
   };
 
   bool has_rows() const noexcept { return call_->rows >= 0; }
+  /// The type in which the values of all slices are combined. If there is only one slice, there is nothing to combine.
+  DType type_over_slices(DType dtype) const noexcept {
+    return has_rows() && call_->slices > 1 ? partial_type(dtype) : dtype;
+  }
   const RowsSlot& local_selection(int rank) const noexcept;
   std::int64_t local_rows(int rank) const;
   std::size_t bucket_bytes() const noexcept;
@@ -138,6 +142,7 @@ class RunningCall {
   RawArray whole_array(std::size_t argument);
   OutputBuffer adopted(OutputBuffer buffer);
   OutputBuffer borrowed(void* memory, std::size_t bytes) noexcept;
+  OutputBuffer converted(ElementTypes types, OutputBuffer buffer);
   void take_output(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                    OutputBuffer buffer);
   RowRange share_in(const Command& command) const;

@@ -16,17 +16,11 @@ namespace syncrun::detail {
 
 namespace {
 
+/// Adds a slice's value to the average of the slices before. `total` has the type T.
 template <class T>
-void average_scalar(std::array<std::byte, 8>& total, double& sum, const void* value, double rows_before, double rows) {
-  T number;
-  std::memcpy(&number, value, sizeof(T));
-  if (rows_before == 0) {
-    std::memcpy(total.data(), value, sizeof(T));
-    sum = static_cast<double>(number) * rows;
-    return;
-  }
-  sum += static_cast<double>(number) * rows;
-  const T mean = static_cast<T>(sum / (rows_before + rows));
+void average_scalar(std::array<std::byte, 8>& total, double& sum, T value, double rows_before, double rows) {
+  sum += static_cast<double>(value) * rows;
+  const T mean = rows_before == 0 ? value : static_cast<T>(sum / (rows_before + rows));
   std::memcpy(total.data(), &mean, sizeof(T));
 }
 
@@ -45,18 +39,19 @@ void RunningCall::accept_scalar(std::size_t output, const OutputType& type, cons
   if (type.reduction == Reduction::avg) {
     const auto before = static_cast<double>(pending.rows);
     const auto weight = static_cast<double>(rows);
-    switch (type.dtype) {
-      case DType::float16: average_scalar<float16>(pending.scalar, pending.average, value, before, weight); break;
-      case DType::bfloat16: average_scalar<bfloat16>(pending.scalar, pending.average, value, before, weight); break;
-      case DType::float32: average_scalar<float>(pending.scalar, pending.average, value, before, weight); break;
-      default: average_scalar<double>(pending.scalar, pending.average, value, before, weight); break;
+    if (type.dtype == DType::float64) {
+      double number = 0;
+      std::memcpy(&number, value, sizeof(number));
+      average_scalar(pending.scalar, pending.average, number, before, weight);
+    } else {
+      float number = 0;
+      convert_elements({type.dtype, DType::float32}, value, &number, 1);
+      average_scalar(pending.scalar, pending.average, number, before, weight);
     }
   } else if (pending.slices == 0) {
-    std::memcpy(pending.scalar.data(), value, size_of(type.dtype));
+    convert_elements({type.dtype, partial_type(type.dtype)}, value, pending.scalar.data(), 1);
   } else {
-    const std::array<const void*, 2> sources{pending.scalar.data(), value};
-    const std::array<void*, 1> destinations{pending.scalar.data()};
-    reduce_elements(type.dtype, type.reduction, destinations, sources, {}, 1);
+    accumulate_elements(type.dtype, type.reduction, pending.scalar.data(), value, {}, 1);
   }
   pending.rows += rows;
   ++pending.slices;
@@ -97,7 +92,7 @@ void RunningCall::take_output(std::size_t output, const OutputType& type, std::s
     pending.piece_rows.push_back(extents[0]);
     pending.pieces.push_back(call_->slices > 1 ? adopted(std::move(buffer)) : std::move(buffer));
   } else if (pending.slices == 0) {
-    pending.buffer = device_.adopt_output(std::move(buffer));
+    pending.buffer = converted({type.dtype, type_over_slices(type.dtype)}, std::move(buffer));
   } else {
     buffer = adopted(std::move(buffer));
     device_.accumulate(type.dtype, type.reduction, pending.buffer.data(), buffer.data(), weights_of(pending.rows, rows),
@@ -112,6 +107,16 @@ void RunningCall::take_output(std::size_t output, const OutputType& type, std::s
 OutputBuffer RunningCall::adopted(OutputBuffer buffer) {
   if (device_.shares_before_reducing()) return buffer;
   return device_.adopt_output(std::move(buffer));
+}
+
+/// Brings an output into memory of the device. Its elements get the second type.
+OutputBuffer RunningCall::converted(ElementTypes types, OutputBuffer buffer) {
+  if (types.from == types.to || buffer.data() == nullptr) return device_.adopt_output(std::move(buffer));
+  buffer = adopted(std::move(buffer));
+  const std::size_t elements = buffer.bytes() / size_of(types.from);
+  OutputBuffer result = device_.allocate_output(elements * size_of(types.to));
+  device_.convert(types, buffer.data(), result.data(), elements);
+  return result;
 }
 
 /// Device memory that has another owner.
@@ -171,7 +176,8 @@ void RunningCall::deliver(Outbox& outbox) {
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     const OutputType& type = command_->outputs[i];
     if (type.reduction == Reduction::gather) concatenate(outputs_[i], type);
-    const bool is_large = outputs_[i].buffer.bytes() > device_.large_output_bytes();
+    const std::size_t bytes = elements_in({outputs_[i].extents.data(), type.dimensions}) * size_of(type.dtype);
+    const bool is_large = bytes > device_.large_output_bytes();
     if (is_large && is_reduced_by_workers(i) && !command_->ranks.is_single() && is_on_one_node_) outbox.is_large = true;
   }
   share_outputs(outbox);
@@ -184,20 +190,23 @@ void RunningCall::share_outputs(Outbox& outbox) {
       if (wants(i)) variables_.adopt(command_->kept[i], pending.extents, std::move(pending.buffer));
       continue;
     }
+    const OutputType& type = command_->outputs[i];
     const bool stays = outbox.is_large && is_reduced_by_workers(i) && !shares_outputs_;
-    if (!stays) pending.shared = device_.share_output(std::move(pending.buffer));
+    if (!stays) {
+      const DType combined = type.reduction == Reduction::gather ? type.dtype : type_over_slices(type.dtype);
+      pending.shared = device_.share_output(converted({combined, type.dtype}, std::move(pending.buffer)));
+    }
     outbox.outputs[i].extents = pending.extents;
     outbox.outputs[i].offset = pending.shared;
   }
   device_.finish();
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
-    if (command_->outputs[i].dimensions != 0 || command_->outputs[i].is_kept) continue;
+    const OutputType& type = command_->outputs[i];
+    if (type.dimensions != 0 || type.is_kept) continue;
     const PendingOutput& pending = outputs_[i];
-    outbox.outputs[i].scalar = pending.scalar;
-    if (pending.shared != 0) {
-      std::memcpy(outbox.outputs[i].scalar.data(), attachment_.segment.at(pending.shared),
-                  size_of(command_->outputs[i].dtype));
-    }
+    void* const scalar = outbox.outputs[i].scalar.data();
+    if (pending.shared != 0) std::memcpy(scalar, attachment_.segment.at(pending.shared), size_of(type.dtype));
+    else convert_elements({partial_type(type.dtype), type.dtype}, pending.scalar.data(), scalar, 1);
   }
 }
 
@@ -227,8 +236,11 @@ void RunningCall::commit_updates() {
   for (std::size_t i = 0; i < call_->arguments_count; ++i) {
     PendingUpdate& update = updates_[i];
     if (update.rows == 0 || update.total == nullptr) continue;
-    const VariableCopy& copy = copy_of(command_->arguments[i], attachment_.rank);
-    device_.copy_within(device_.at(copy.place), update.total, update.bytes);
+    const ArgumentSlot& slot = command_->arguments[i];
+    void* const to = device_.at(copy_of(slot, attachment_.rank).place);
+    const ElementTypes types{type_over_slices(slot.dtype), slot.dtype};
+    if (types.from == types.to) device_.copy_within(to, update.total, update.bytes);
+    else device_.convert(types, update.total, to, update.bytes / size_of(slot.dtype));
   }
   device_.finish();
 }

@@ -89,10 +89,10 @@ void NodesComm::meet(const Contribution& mine, const Payload& payload) {
   const bool sends = payload.from == kAll || payload.from == rank();
   if (sends && payload.bytes != 0)
     std::memcpy(small_buffer(meetings_.position(), meetings_.next_parity()), payload.data, payload.bytes);
-  if (payload.of_node != 0) std::memcpy(chunk_buffer(meetings_.position()), payload.data, payload.of_node);
+  if (payload.to_combine != 0) std::memcpy(chunk_buffer(meetings_.position()), payload.data, payload.to_combine);
   const std::size_t parity = meetings_.meet(mine, limits_);
   meeting_ = next_round();
-  if (payload.of_node != 0) {
+  if (payload.to_combine != 0) {
     combine_here(parity, payload);
     step();
   }

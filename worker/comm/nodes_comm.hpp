@@ -27,7 +27,8 @@ namespace syncrun::detail {
 /// In all_reduce and reduce, ranks fill the next block during an exchange.
 ///
 /// Large values are combined on each node first, and then in the order of the nodes. So equal runs with the same ranks on
-/// each node have the same bits.
+/// each node have the same bits. What a node has combined has the partial_type of the values. So values of 16-bit
+/// floating-point types travel as float.
 class NodesComm final : public CommCore {
  public:
   /// `here` is the communicator of the ranks of this node. All must outlive this object.
@@ -81,7 +82,8 @@ class NodesComm final : public CommCore {
     std::size_t stride = 0;  // the room for those of one rank; the same on all ranks
     int from = kAll;         // the rank whose values travel
     /// If it is not 0: the size of an array of each rank, which the ranks of each node combine before it travels.
-    std::size_t of_node = 0;
+    std::size_t to_combine = 0;
+    std::size_t of_node = 0;  // the size of the result
   };
   /// A part of an array: elements [begin, begin + count), and its place in what goes out.
   struct Piece {

@@ -20,9 +20,13 @@ void NodesComm::all_reduce(void* values, std::size_t elements, DType dtype, Redu
   }
   const std::size_t bytes = elements * size_of(dtype);
   const bool is_small = bytes <= CpuComm::kSmallBytes;
-  const bool is_medium = !is_small && bytes <= kMediumBytes && nodes() <= kFewNodes;
+  const std::size_t partial_bytes = elements * size_of(partial_type(dtype));
+  const bool is_medium = !is_small && partial_bytes <= kMediumBytes && nodes() <= kFewNodes;
   Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
-  if (is_medium) payload.of_node = bytes;
+  if (is_medium) {
+    payload.to_combine = bytes;
+    payload.of_node = partial_bytes;
+  }
   meet({place_of(values), elements, weights.own, 0, CollectiveKind::all_reduce, dtype, reduction, 0}, payload);
   collect_weights();
   if (is_small) return reduce_small(values, 0, elements, payload);
@@ -108,7 +112,8 @@ void NodesComm::combine_here(std::size_t parity, const Payload& payload) {
   double total = 0;
   for (int i = 0; i < own_section().count; ++i) total += static_cast<double>(meetings_.contribution(i, parity).weight);
   const std::size_t each = size_of(shape.dtype);
-  const Range lines = own_lines(payload.of_node / each, shape.dtype);
+  const ElementTypes types{shape.dtype, partial_type(shape.dtype)};
+  const Range lines = own_lines(payload.to_combine / each, shape.dtype);
   sources_.clear();
   weights_.clear();
   for (int i = 0; i < own_section().count; ++i) {
@@ -118,8 +123,8 @@ void NodesComm::combine_here(std::size_t parity, const Payload& payload) {
     weights_.push_back(total == 0 ? 0 : weight / total);
   }
   std::byte* const to = meeting_.out + static_cast<std::size_t>(own_section().count) * kContributionBytes;
-  destinations_.assign(1, to + lines.begin * each);
-  reduce_elements(shape.dtype, shape.reduction, destinations_, sources_, weights_, lines.end - lines.begin);
+  destinations_.assign(1, to + lines.begin * size_of(types.to));
+  reduce_elements(types, shape.reduction, destinations_, sources_, weights_, lines.end - lines.begin);
 }
 
 /// What each node has combined has come with the meeting.
@@ -137,13 +142,16 @@ void NodesComm::reduce_medium(void* to, std::size_t elements) {
     weights_.push_back(total == 0 ? 0 : weight / total);
   }
   destinations_.assign(1, to);
-  reduce_elements(brought_.front().dtype, brought_.front().reduction, destinations_, sources_, weights_, elements);
+  const Contribution& shape = brought_.front();
+  reduce_elements({partial_type(shape.dtype), shape.dtype}, shape.reduction, destinations_, sources_, weights_,
+                  elements);
 }
 
 /// Combines pieces of the arrays of this node's ranks, and puts them into what goes out.
 void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> pieces, const Round& round) {
   const Contribution& shape = brought_.front();
   const std::size_t each = size_of(shape.dtype);
+  const ElementTypes types{shape.dtype, partial_type(shape.dtype)};
   if (!is_in_place_) {
     for (const Piece& piece : pieces) {
       if (piece.count == 0) continue;
@@ -165,8 +173,8 @@ void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> piec
       sources_.push_back(from + lines.begin * each);
     }
     if (sources_.empty() || lines.begin == lines.end) continue;
-    destinations_.assign(1, round.out + piece.at + lines.begin * each);
-    reduce_elements(shape.dtype, shape.reduction, destinations_, sources_,
+    destinations_.assign(1, round.out + piece.at + lines.begin * size_of(types.to));
+    reduce_elements(types, shape.reduction, destinations_, sources_,
                     std::span(weights_).subspan(first_weight, sources_.size()), lines.end - lines.begin);
   }
 }
@@ -175,21 +183,22 @@ void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> piec
 void NodesComm::combine_nodes(const Round& round, std::size_t block, std::size_t own_at, Range elements) {
   const Contribution& shape = brought_.front();
   if (elements.begin >= elements.end) return;
+  const ElementTypes types{partial_type(shape.dtype), shape.dtype};
   sources_.clear();
   for (std::size_t section = 0; section < nodes(); ++section) {
     if (counts_[section] == 0) continue;
-    sources_.push_back(block_from(round, section, block, own_at) + elements.begin * size_of(shape.dtype));
+    sources_.push_back(block_from(round, section, block, own_at) + elements.begin * size_of(types.from));
   }
   // The weights are in the values already.
   const Reduction reduction = shape.reduction == Reduction::avg ? Reduction::sum : shape.reduction;
-  reduce_elements(shape.dtype, reduction, destinations_, sources_, {}, elements.end - elements.begin);
+  reduce_elements(types, reduction, destinations_, sources_, {}, elements.end - elements.begin);
 }
 
 /// Works in place. Only the root's values are changed, or those of all ranks if `root` is kAll. While the nodes exchange the
 /// blocks of a round, the ranks use those of the round before, and fill those of the next one.
 void NodesComm::reduce_large(void* values, int root) {
   const std::size_t elements = brought_.front().elements;
-  const std::size_t chunk = block_for_all() / size_of(brought_.front().dtype);
+  const std::size_t chunk = block_for_all() / size_of(partial_type(brought_.front().dtype));
   auto* const own = static_cast<std::byte*>(values);
   const auto chunk_at = [&](std::size_t begin) { return Range{begin, std::min(elements, begin + chunk)}; };
   Round current = fill_chunk(own, chunk_at(0));
@@ -220,7 +229,7 @@ void NodesComm::exchange_chunk(const Round& round, Range elements, int root) {
   plan(block_for_all());
   for (std::size_t section = 0; section < nodes(); ++section) {
     const bool takes = root == kAll || section == root_section;
-    const std::size_t bytes = (elements.end - elements.begin) * size_of(brought_.front().dtype);
+    const std::size_t bytes = (elements.end - elements.begin) * size_of(partial_type(brought_.front().dtype));
     blocks_[section].from_bytes = takes && counts_[own_] != 0 ? bytes : 0;
   }
   begin_exchange(round);
@@ -246,20 +255,22 @@ void NodesComm::use_chunk(const Round& round, std::byte* values, Range elements,
 /// Each rank gets its part of the result. In each round, every node gets a piece of the parts of its ranks.
 void NodesComm::reduce_in_parts(void* values, void* part, const Division& division) {
   const std::size_t each = size_of(brought_.front().dtype);
+  const std::size_t partial_each = size_of(partial_type(brought_.front().dtype));
   const std::size_t block = block_for_each();
+  const std::size_t piece = block / partial_each * each;  // what fills a block, once it is combined
   const std::size_t own_begin = division.begin_bytes(rank());
   const std::size_t own_end = own_begin + division.bytes(rank());
   const std::size_t most = largest_section(division);
-  for (std::size_t done = 0; done < most; done += block) {
+  for (std::size_t done = 0; done < most; done += piece) {
     const Round round = next_round();
     plan(block);
     pieces_.clear();
     for (std::size_t section = 0; section < nodes(); ++section) {
       const Range bytes = section_bytes(division, section);
-      const std::size_t count = bytes.next(done, block);
-      pieces_.push_back({(bytes.begin + done) / each, count / each, section * block});
+      const std::size_t count = bytes.next(done, piece) / each;
+      pieces_.push_back({(bytes.begin + done) / each, count, section * block});
       blocks_[section].from = section * block;
-      blocks_[section].from_bytes = counts_[own_] != 0 ? count : 0;
+      blocks_[section].from_bytes = counts_[own_] != 0 ? count * partial_each : 0;
     }
     reduce_here(static_cast<const std::byte*>(values), pieces_, round);
     run(round);

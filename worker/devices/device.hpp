@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/arrays/reduce.hpp"
 #include "common/os/shared_heap.hpp"
 #include "common/protocol/command.hpp"
 #include "syncrun/detail/update_work.hpp"
@@ -144,10 +145,13 @@ class WorkerDevice {
   virtual void copy_within(void* to, const void* from, std::size_t bytes) = 0;
   virtual void clear(void* device_memory, std::size_t bytes) = 0;
 
-  /// into = into (op) value. For avg, a running mean: `weights` are the fractions of `into` and `value`, which sum to
-  /// 1.
+  /// into = into (op) value. `value` has the type, and `into` has its partial_type. For avg, a running mean: `weights`
+  /// are the fractions of `into` and `value`, which sum to 1.
   virtual void accumulate(DType dtype, Reduction reduction, void* into, const void* value,
                           std::array<double, 2> weights, std::size_t elements) = 0;
+  /// Copies elements from one type to the other, one of which is the partial_type of the other. The values are rounded to
+  /// nearest.
+  virtual void convert(ElementTypes types, const void* from, void* to, std::size_t elements) = 0;
 
   /// Applies an update rule to parameters and state in device memory. The gradient is in device memory too.
   virtual void apply_update(const UpdateWork& work) = 0;

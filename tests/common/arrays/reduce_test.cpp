@@ -58,6 +58,31 @@ TEST(Reduce, WrapsIntegersAround) {
   EXPECT_EQ(a[0], -56);
 }
 
+/// Adds 1 to 256 many times. In 16 bits, some of these sums would stay what they are.
+template <class T>
+void expect_partial_results_in_float() {
+  constexpr std::size_t kElements = 1500;  // more than are combined at a time
+  constexpr int kSlices = 3000;
+  std::vector<float> total(kElements);
+  const std::vector<T> first(kElements, T(256.0F));
+  const std::vector<T> one(kElements, T(1.0F));
+  std::vector<T> result(kElements);
+  convert_elements({dtype_of<T>, DType::float32}, first.data(), total.data(), kElements);
+  for (int slice = 0; slice < kSlices; ++slice)
+    accumulate_elements(dtype_of<T>, Reduction::sum, total.data(), one.data(), {}, kElements);
+  convert_elements({DType::float32, dtype_of<T>}, total.data(), result.data(), kElements);
+  for (const T value : result) ASSERT_EQ(static_cast<float>(value), static_cast<float>(T(256.0F + kSlices)));
+}
+
+TEST(Reduce, KeepsPartialResultsOf16BitsInFloat) {
+  EXPECT_EQ(partial_type(DType::float16), DType::float32);
+  EXPECT_EQ(partial_type(DType::bfloat16), DType::float32);
+  EXPECT_EQ(partial_type(DType::float64), DType::float64);
+  EXPECT_EQ(partial_type(DType::int16), DType::int16);
+  expect_partial_results_in_float<float16>();
+  expect_partial_results_in_float<bfloat16>();
+}
+
 /// Reduces the largest value and 1. A signed type of the same size would order them the other way round.
 template <class T>
 void expect_unsigned(DType dtype) {

@@ -50,6 +50,7 @@ class CountingGpu final : public GpuDevice {
   void copy_within(void*, const void*, std::size_t) override {}
   void clear(void*, std::size_t) override {}
   void accumulate(DType, Reduction, void*, const void*, std::array<double, 2>, std::size_t) override {}
+  void convert(ElementTypes, const void*, void*, std::size_t) override {}
   void apply_update(const UpdateWork&) override {}
   std::uint64_t share_output(OutputBuffer) override { return 0; }
   std::size_t large_output_bytes() const noexcept override { return 0; }

@@ -232,6 +232,39 @@ TEST_P(CollectivesOfNodes, HaveTheSameBitsEachTimeAndOnAllRanks) {
   EXPECT_THAT(results, Each(results.front()));
 }
 
+/// In bfloat16, 256 + 1 is 256, and 256 + 1 + 1 is 258. The ones are on different nodes.
+TEST_P(CollectivesOfNodes, RoundSumsOf16BitsOnce) {
+  const int first = GetParam().nodes.front();
+  const auto value_of = [first](int rank) {
+    if (rank == 0) return 256.0F;
+    return rank == first - 1 || rank == first ? 1.0F : 0.0F;
+  };
+  float sum = 0;
+  for (int rank = 0; rank < count(); ++rank) sum += value_of(rank);
+  on_all([&](RankOnNode& rank, NodesComm& comm) {
+    const std::vector<bfloat16> own(elements(), bfloat16(value_of(comm.rank())));
+    const Division shares(elements(), count(), sizeof(bfloat16));
+    const auto expect_sums = [&](const bfloat16* values, std::size_t count, float expected) {
+      for (std::size_t i = 0; i < count; ++i)
+        ASSERT_EQ(static_cast<float>(values[i]), static_cast<float>(bfloat16(expected)));
+    };
+    auto values = own;
+    auto* const all = put(rank, values);
+    comm.all_reduce(all, elements(), DType::bfloat16, Reduction::sum, {});
+    expect_sums(all, elements(), sum);
+    std::copy(own.begin(), own.end(), all);
+    comm.all_reduce(all, elements(), DType::bfloat16, Reduction::avg, {1, count()});
+    expect_sums(all, elements(), sum / static_cast<float>(count()));
+    std::copy(own.begin(), own.end(), all);
+    comm.reduce(all, elements(), DType::bfloat16, Reduction::sum, {}, 0);
+    if (comm.rank() == 0) expect_sums(all, elements(), sum);
+    std::copy(own.begin(), own.end(), all);
+    std::vector<bfloat16> part(static_cast<std::size_t>(shares.of(comm.rank()).count()));
+    comm.reduce_scatter(all, part.data(), shares, DType::bfloat16, Reduction::sum, {});
+    expect_sums(part.data(), part.size(), sum);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Of, CollectivesOfNodes,
     testing::Values(Layout{{2, 2}, 5, Where::own_memory}, Layout{{2, 2}, 3001, Where::own_memory},

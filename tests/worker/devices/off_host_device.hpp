@@ -133,11 +133,11 @@ class OffHostDevice : public detail::GpuDevice {
   }
   void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
                   std::size_t elements) override {
-    enqueue([=] {
-      const std::array<const void*, 2> sources{host_view(into), host_view(value)};
-      const std::array<void*, 1> destinations{host_view(into)};
-      detail::reduce_elements(dtype, reduction, destinations, sources, weights, elements);
-    });
+    enqueue(
+        [=] { detail::accumulate_elements(dtype, reduction, host_view(into), host_view(value), weights, elements); });
+  }
+  void convert(detail::ElementTypes types, const void* from, void* to, std::size_t elements) override {
+    enqueue([=] { detail::convert_elements(types, host_view(from), host_view(to), elements); });
   }
   void apply_update(const detail::UpdateWork& work) override {
     enqueue([work] {

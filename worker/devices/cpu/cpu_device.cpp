@@ -94,9 +94,10 @@ class CpuDevice final : public WorkerDevice {
 
   void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
                   std::size_t elements) override {
-    const std::array<const void*, 2> sources{into, value};
-    const std::array<void*, 1> destinations{into};
-    reduce_elements(dtype, reduction, destinations, sources, weights, elements);
+    accumulate_elements(dtype, reduction, into, value, weights, elements);
+  }
+  void convert(ElementTypes types, const void* from, void* to, std::size_t elements) override {
+    convert_elements(types, from, to, elements);
   }
 
   void apply_update(const UpdateWork& work) override { update_elements(work); }

@@ -63,4 +63,16 @@ void with_type(DType dtype, F&& f) {
   }
 }
 
+/// The same for floating-point types. Does nothing for others.
+template <class F>
+void with_floating_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float16: return f(static_cast<__half*>(nullptr));
+    case DType::bfloat16: return f(static_cast<__nv_bfloat16*>(nullptr));
+    case DType::float32: return f(static_cast<float*>(nullptr));
+    case DType::float64: return f(static_cast<double*>(nullptr));
+    default: return;
+  }
+}
+
 }  // namespace syncrun::detail::kernels

@@ -282,6 +282,10 @@ void CudaDevice::accumulate(DType dtype, Reduction reduction, void* into, const 
   kernels::accumulate(dtype, reduction, into, value, weights[0], weights[1], elements, stream_.get());
 }
 
+void CudaDevice::convert(ElementTypes types, const void* from, void* to, std::size_t elements) {
+  kernels::convert(types, from, to, elements, stream_.get());
+}
+
 void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(work, stream_.get()); }
 void CudaDevice::sum_squares(const UpdateWork& work, double* squares) {
   kernels::sum_squares(work, squares, stream_.get());
@@ -373,16 +377,34 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
   if (bytes == 0) return 0;
   comm_->begin_after_vote();
   comm_->ensure();  // before anything that may fail on one rank only
-  OutputBuffer values = at == what.ranks.end() ? allocate_output(bytes) : std::move(own);
+  const DType type = partial_type(what.dtype);
+  OutputBuffer values =
+      at == what.ranks.end() ? allocate_output(what.elements * size_of(type)) : as_partial(what, std::move(own));
   if (at == what.ranks.end()) {
-    kernels::fill_identity(what.dtype, what.reduction, values.data(), what.elements, stream_.get());
+    kernels::fill_identity(type, what.reduction, values.data(), what.elements, stream_.get());
   } else if (what.reduction == Reduction::avg) {
     const double weight = what.weights[static_cast<std::size_t>(at - what.ranks.begin())];
-    kernels::scale(what.dtype, values.data(), weight, what.elements, stream_.get());
+    kernels::scale(type, values.data(), weight, what.elements, stream_.get());
   }
   const Reduction reduction = what.reduction == Reduction::avg ? Reduction::sum : what.reduction;  // already weighted
-  comm_->reduce(values.data(), what.elements, what.dtype, reduction, {}, comm_->position_of(what.ranks.front()));
-  return rank == what.ranks.front() ? share(values.data(), bytes) : 0;
+  comm_->reduce(values.data(), what.elements, type, reduction, {}, comm_->position_of(what.ranks.front()));
+  if (rank != what.ranks.front()) return 0;
+  if (type != what.dtype) {
+    OutputBuffer rounded = allocate_output(bytes);
+    convert({type, what.dtype}, values.data(), rounded.data(), what.elements);
+    values = std::move(rounded);
+  }
+  return share(values.data(), bytes);
+}
+
+/// The output of this rank in its partial_type, in which the ranks combine it. Outputs of several slices have it already.
+OutputBuffer CudaDevice::as_partial(const OutputReduction& what, OutputBuffer own) {
+  const DType type = partial_type(what.dtype);
+  const std::size_t bytes = what.elements * size_of(type);
+  if (own.bytes() == bytes) return own;
+  OutputBuffer partial = allocate_output(bytes);
+  convert({what.dtype, type}, own.data(), partial.data(), what.elements);
+  return partial;
 }
 
 // ---- capture --------------------------------------------------------------------------------------------------

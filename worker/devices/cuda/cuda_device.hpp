@@ -81,6 +81,7 @@ class CudaDevice final : public GpuDevice {
   void clear(void* device_memory, std::size_t bytes) override;
   void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
                   std::size_t elements) override;
+  void convert(ElementTypes types, const void* from, void* to, std::size_t elements) override;
 
   void apply_update(const UpdateWork& work) override;
 
@@ -135,6 +136,7 @@ class CudaDevice final : public GpuDevice {
   bool find_whether_open_to_peers();
   GraphExec instantiate(const Graph& graph);
   std::uint64_t share(const void* memory, std::size_t bytes);
+  OutputBuffer as_partial(const OutputReduction& what, OutputBuffer own);
   void finish(NcclComm::Wait wait);
   void await_stream();
   void await(cudaStream_t stream);

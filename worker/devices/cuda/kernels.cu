@@ -12,6 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 4096;
 constexpr std::size_t kShortRowBytes = 8;
+constexpr std::size_t kHalfBytes = 2;  // of the types whose partial_type is another one
 
 int blocks_for(std::int64_t units) {
   return static_cast<int>(std::clamp<std::int64_t>((units + kThreads - 1) / kThreads, 1, kMostBlocks));
@@ -101,17 +102,23 @@ std::uint32_t unit_for(const GatherJob& job) noexcept {
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------
 
-template <class T>
-__global__ void accumulate_kernel(Reduction reduction, T* into, const T* value, double weight_into, double weight_value,
+template <class T, class A = typename Arithmetic<T>::type>
+__global__ void accumulate_kernel(Reduction reduction, A* into, const T* value, double weight_into, double weight_value,
                                   std::size_t elements) {
-  using A = typename Arithmetic<T>::type;
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += stride) {
-    const A a = static_cast<A>(into[i]);
+    const A a = into[i];
     const A b = static_cast<A>(value[i]);
-    if (reduction == Reduction::avg)
-      into[i] = static_cast<T>(a * static_cast<A>(weight_into) + b * static_cast<A>(weight_value));
-    else into[i] = static_cast<T>(combine<A>(reduction, a, b));
+    if (reduction == Reduction::avg) into[i] = a * static_cast<A>(weight_into) + b * static_cast<A>(weight_value);
+    else into[i] = combine<A>(reduction, a, b);
+  }
+}
+
+template <class From, class To>
+__global__ void convert_kernel(const From* from, To* to, std::size_t elements) {
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += stride) {
+    to[i] = static_cast<To>(from[i]);
   }
 }
 
@@ -172,9 +179,26 @@ void accumulate(DType dtype, Reduction reduction, void* into, const void* value,
   if (elements == 0) return;
   with_type(dtype, [&]<class T>(T*) {
     accumulate_kernel<T><<<blocks_for(static_cast<std::int64_t>(elements)), kThreads, 0, stream>>>(
-        reduction, static_cast<T*>(into), static_cast<const T*>(value), weight_into, weight_value, elements);
+        reduction, static_cast<typename Arithmetic<T>::type*>(into), static_cast<const T*>(value), weight_into,
+        weight_value, elements);
   });
   check_cuda(cudaGetLastError(), "accumulating slices");
+}
+
+void convert(ElementTypes types, const void* from, void* to, std::size_t elements, cudaStream_t stream) {
+  if (elements == 0) return;
+  const int blocks = blocks_for(static_cast<std::int64_t>(elements));
+  const bool widens = types.to == DType::float32;
+  with_floating_type(widens ? types.from : types.to, [&]<class T>(T*) {
+    if constexpr (sizeof(T) == kHalfBytes) {
+      if (widens) {
+        convert_kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const T*>(from), static_cast<float*>(to), elements);
+      } else {
+        convert_kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const float*>(from), static_cast<T*>(to), elements);
+      }
+    }
+  });
+  check_cuda(cudaGetLastError(), "rounding a sum");
 }
 
 void scale(DType dtype, void* values, double factor, std::size_t elements, cudaStream_t stream) {
@@ -207,6 +231,12 @@ void load_kernels() {
       load(&accumulate_kernel<T>);
       load(&scale_kernel<T>);
       load(&fill_kernel<T>);
+    });
+    with_floating_type(dtype, [&]<class T>(T*) {
+      if constexpr (sizeof(T) == kHalfBytes) {
+        load(&convert_kernel<T, float>);
+        load(&convert_kernel<float, T>);
+      }
     });
   }
 }

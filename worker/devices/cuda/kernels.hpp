@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "common/arrays/reduce.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
@@ -28,9 +29,13 @@ inline constexpr int kMostGathers = 32;
 /// Runs up to kMostGathers jobs in one launch, of at most `blocks` blocks with 256 threads each.
 void gather_rows(std::span<const GatherJob> jobs, int blocks, cudaStream_t stream);
 
-/// into = into (op) value. For avg, into * weight_into + value * weight_value. 16-bit types are computed in float.
+/// into = into (op) value. For avg, into * weight_into + value * weight_value. `value` has the type, and `into` has its
+/// partial_type.
 void accumulate(DType dtype, Reduction reduction, void* into, const void* value, double weight_into,
                 double weight_value, std::size_t elements, cudaStream_t stream);
+
+/// Copies elements from one type to the other, one of which is the partial_type of the other. The arrays do not overlap.
+void convert(ElementTypes types, const void* from, void* to, std::size_t elements, cudaStream_t stream);
 
 /// values *= factor. 16-bit types are computed in float. Floating-point types only.
 void scale(DType dtype, void* values, double factor, std::size_t elements, cudaStream_t stream);

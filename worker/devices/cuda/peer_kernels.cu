@@ -429,18 +429,6 @@ void with_reduced_type(DType dtype, F&& f) {
   }
 }
 
-/// The same for the types that support averages.
-template <class F>
-void with_averaged_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::float16: return f(static_cast<__half*>(nullptr));
-    case DType::bfloat16: return f(static_cast<__nv_bfloat16*>(nullptr));
-    case DType::float32: return f(static_cast<float*>(nullptr));
-    case DType::float64: return f(static_cast<double*>(nullptr));
-    default: return;  // refused before
-  }
-}
-
 template <class T, bool kSums>
 void launch(const Peers& peers, const PeerReduction& what, cudaStream_t stream) {
   const std::size_t bytes = what.elements * sizeof(T);
@@ -474,7 +462,7 @@ void load_peer_kernels() {
       load(&reduce_by_lines<T, false>);
       load(&reduce_shares<T, false>);
     });
-    with_averaged_type(dtype, [&]<class T>(T*) { load(&average_copied<T>); });
+    with_floating_type(dtype, [&]<class T>(T*) { load(&average_copied<T>); });
   }
 }
 
@@ -495,7 +483,7 @@ void average_share(const Peers& peers, const PeerAverage& what, cudaStream_t str
   if (packs.begin == packs.end) return;
   // Uses many blocks for a short time, because it takes multiprocessors from work that runs in parallel.
   const auto blocks = static_cast<unsigned>((packs.end - packs.begin + kThreads - 1) / kThreads);
-  with_averaged_type(what.dtype,
+  with_floating_type(what.dtype,
                      [&]<class T>(T*) { average_copied<T><<<blocks, kThreads, 0, stream>>>(peers, what, packs); });
   check_cuda(cudaGetLastError(), "an average");
 }
