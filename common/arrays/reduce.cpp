@@ -37,9 +37,9 @@ A multiply(A a, A b) noexcept {
 
 template <Reduction kReduction, class A>
 A combine(A a, A b) noexcept {
-  // As in NCCL and std::fmin, the result is NaN only if both values are NaN.
-  if constexpr (kReduction == Reduction::min) return b < a || a != a ? b : a;
-  else if constexpr (kReduction == Reduction::max) return a < b || a != a ? b : a;
+  // NaN is the result if one of the values is NaN, as in NumPy. If `a` is NaN, both comparisons are false.
+  if constexpr (kReduction == Reduction::min) return b < a || b != b ? b : a;
+  else if constexpr (kReduction == Reduction::max) return a < b || b != b ? b : a;
   else if constexpr (kReduction == Reduction::prod) return multiply(a, b);
   else return add(a, b);
 }

@@ -29,8 +29,9 @@ struct ElementTypes {
 
 /// Combines sources[0], sources[1], ... element by element, in that order, and writes the result to every destination.
 /// Destinations may be among the sources if their types are the same. `weights` is used for avg only. It has one fraction
-/// per source, and their sum is one. float16 and bfloat16 are combined in float and rounded once. The bits of the result
-/// do not depend on how the elements are divided among calls. can_reduce must be true for the types and the reduction.
+/// per source, and their sum is one. float16 and bfloat16 are combined in float and rounded once. The result of min and
+/// max is NaN if one of the values is NaN. The bits of the result do not depend on how the elements are divided among
+/// calls. can_reduce must be true for the types and the reduction.
 void reduce_elements(ElementTypes types, Reduction reduction, std::span<void* const> destinations,
                      std::span<const void* const> sources, std::span<const double> weights, std::size_t elements);
 

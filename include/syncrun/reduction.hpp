@@ -14,8 +14,8 @@ enum class Reduction : std::uint8_t {
   /// all rows, even if the shares differ.
   avg,
   sum,     ///< Sum in rank order.
-  min,     ///< Smallest.
-  max,     ///< Largest.
+  min,     ///< Smallest. NaN if one of the values is NaN.
+  max,     ///< Largest. NaN if one of the values is NaN.
   prod,    ///< Product in rank order.
   gather,  ///< No reduction: the values are concatenated along the rows, in the order of the ranks and slices.
 };

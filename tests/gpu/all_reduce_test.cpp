@@ -202,21 +202,50 @@ TEST_P(GpuAllReduce, LeavesARankWithoutRowsOutOfAnAverage) {
   }
 }
 
-TEST_P(GpuAllReduce, LeavesNaNsOutOfTheExtremes) {
-  const auto f = session().function(reduce_from<float>);
-  auto variable = session().shared<float, 1>("values");
-  for (const std::int64_t size : {100, 1'000'000, 5'000'000}) {
-    for (int nan_rank = 0; nan_rank < world_size() && world_size() > 1; ++nan_rank) {
-      variable.broadcast(std::vector<float>(static_cast<std::size_t>(size), 2.5F));
-      variable.set(nan_rank,
-                   std::vector<float>(static_cast<std::size_t>(size), std::numeric_limits<float>::quiet_NaN()),
-                   sr::Shape{size});
-      f(variable, 0, nan_rank % 2 == 0 ? sr::Reduction::min : sr::Reduction::max);
-      const auto got = variable.get(0);
-      EXPECT_EQ(std::count(got.span().begin(), got.span().end(), 2.5F), size) << "NaN on rank " << nan_rank;
+template <class T, sr::Reduction kReduction>
+void reduce_in_replay(sr::CudaWorker& /*worker*/, sr::Comm& comm, sr::Local<T, 1> values) {
+  comm.all_reduce(values, kReduction);
+}
+
+/// One rank has NaN in the first and the last element. The sizes take each way: lines, shares, and NCCL.
+template <class T>
+void expect_nan_in_extremes(sr::Session& session) {
+  const auto plain = session.function(reduce_from<T>);
+  const auto replayed_min = session.function(sr::replayable(reduce_in_replay<T, sr::Reduction::min>));
+  const auto replayed_max = session.function(sr::replayable(reduce_in_replay<T, sr::Reduction::max>));
+  auto variable = session.shared<T, 1>("values");
+  const int ranks = session.world_size();
+  for (const std::size_t bytes :
+       {std::size_t{100}, std::size_t{900'000}, std::size_t{3} << 20U, std::size_t{20} << 20U}) {
+    const std::size_t size = bytes / sizeof(T);
+    for (const auto reduction : {sr::Reduction::min, sr::Reduction::max}) {
+      for (int nan_rank = 0; nan_rank < ranks; ++nan_rank) {
+        for (int round = 0; round < 4; ++round) {  // plain, and then a call that runs, is captured, and is replayed
+          for (int rank = 0; rank < ranks; ++rank) {
+            std::vector<T> values(size, T(static_cast<float>(rank - 1)));
+            if (rank == nan_rank) values.front() = values.back() = T(std::numeric_limits<float>::quiet_NaN());
+            variable.set(rank, values, sr::Shape{static_cast<std::int64_t>(size)});
+          }
+          if (round == 0) plain(variable, 0, reduction);
+          else if (reduction == sr::Reduction::min) replayed_min(variable);
+          else replayed_max(variable);
+          const auto got = variable.get(ranks - 1);
+          const T expected(static_cast<float>(reduction == sr::Reduction::min ? -1 : ranks - 2));
+          ASSERT_TRUE(std::isnan(static_cast<float>(got[0]))) << to_string(sr::dtype_of<T>) << ", " << bytes;
+          ASSERT_TRUE(std::isnan(static_cast<float>(*(got.span().end() - 1)))) << to_string(sr::dtype_of<T>);
+          ASSERT_EQ(std::count(got.span().begin() + 1, got.span().end() - 1, expected),
+                    static_cast<std::ptrdiff_t>(size) - 2)
+              << to_string(sr::dtype_of<T>) << ", " << bytes << " bytes, round " << round;
+        }
+      }
     }
   }
 }
+
+TEST_P(GpuAllReduce, GivesNanAsExtremeOfFloat32) { expect_nan_in_extremes<float>(session()); }
+TEST_P(GpuAllReduce, GivesNanAsExtremeOfFloat64) { expect_nan_in_extremes<double>(session()); }
+TEST_P(GpuAllReduce, GivesNanAsExtremeOfFloat16) { expect_nan_in_extremes<sr::float16>(session()); }
+TEST_P(GpuAllReduce, GivesNanAsExtremeOfBfloat16) { expect_nan_in_extremes<sr::bfloat16>(session()); }
 
 }  // namespace
 }  // namespace gpu_test

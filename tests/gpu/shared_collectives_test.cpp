@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "tests/gpu/bodies.hpp"
 #include "tests/gpu/on_gpus.hpp"
@@ -79,6 +81,60 @@ TEST_P(GpuSharedCollectives, ReduceToEveryPlaceOnEitherRoute) {
   }
   check_reductions<std::int16_t>(sr::Route::host, {7, 3});
   check_reductions<std::uint16_t>(sr::Route::host, {7, 3});
+}
+
+/// Reduces in every way. One rank has NaN in the last element. Two variables take part in a group.
+template <class T>
+void expect_nan_in_every_way(sr::Session& session, const sr::Shape<2>& shape) {
+  const int n = session.world_size();
+  auto v = session.shared<T, 2>("v");
+  auto w = session.shared<T, 2>("w");
+  const auto is_right = [&](const sr::Array<T, 2>& got, float expected) {
+    const auto last = got.span().end() - 1;
+    return got.shape() == shape && std::isnan(static_cast<float>(*last)) &&
+           std::all_of(got.span().begin(), last, [&](T value) { return static_cast<float>(value) == expected; });
+  };
+  for (const auto reduction : {sr::Reduction::min, sr::Reduction::max}) {
+    const auto expected = static_cast<float>(reduction == sr::Reduction::min ? -1 : n - 2);
+    for (int nan_rank = 0; nan_rank < n; ++nan_rank) {
+      const auto fill = [&] {
+        for (int rank = 0; rank < n; ++rank) {
+          std::vector<T> own(static_cast<std::size_t>(shape.elements()), T(static_cast<float>(rank - 1)));
+          if (rank == nan_rank) own.back() = T(std::numeric_limits<float>::quiet_NaN());
+          v.set(rank, own, shape);
+          w.set(rank, own, shape);
+        }
+      };
+      const auto what = std::string(to_string(sr::dtype_of<T>)) + ", " + std::string(to_string(reduction));
+      fill();
+      EXPECT_TRUE(is_right(v.reduce(reduction), expected)) << what << ", reduce to the master";
+      v.all_reduce(reduction);
+      EXPECT_TRUE(is_right(v.get(n - 1), expected)) << what << ", all_reduce";
+      fill();
+      v.reduce(reduction, n - 1);
+      EXPECT_TRUE(is_right(v.get(n - 1), expected)) << what << ", reduce";
+      fill();
+      v.reduce_scatter(reduction);
+      EXPECT_TRUE(is_right(v.gather(), expected)) << what << ", reduce_scatter";
+      fill();
+      session.all_reduce({v, w}, reduction);
+      EXPECT_TRUE(is_right(v.get(0), expected)) << what << ", a group";
+      EXPECT_TRUE(is_right(w.get(0), expected)) << what << ", a group";
+      fill();
+      session.reduce_scatter({v, w}, reduction);
+      EXPECT_TRUE(is_right(w.gather(), expected)) << what << ", a group of reduce_scatter";
+    }
+  }
+}
+
+TEST_P(GpuSharedCollectives, GiveNanAsMinimumAndMaximum) {
+  const int n = world_size();
+  for (const auto& shape : {sr::Shape{2 * n, 3}, sr::Shape{2 * n + 1, 5}, sr::Shape{30'001, 301}}) {
+    expect_nan_in_every_way<float>(session(), shape);
+    expect_nan_in_every_way<sr::bfloat16>(session(), shape);
+  }
+  expect_nan_in_every_way<double>(session(), {2 * n + 1, 5});
+  expect_nan_in_every_way<sr::float16>(session(), {2 * n + 1, 5});
 }
 
 TEST_P(GpuSharedCollectives, WhatNcclLacksIsRefusedWithTheWayThatHasIt) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <syncrun/syncrun.hpp>
+#include <type_traits>
 
 namespace mixed_test {
 
@@ -35,6 +36,43 @@ Arrays arrays_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, st
 /// Adds the sum of the rows to each element.
 void add_sum_on_cpu(sr::CpuWorker& worker, sr::Scattered<const float, 1> x, sr::Update<sr::op::sum, float, 1> values);
 void add_sum_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr::Update<sr::op::sum, float, 1> values);
+
+/// Results that are the first row of a slice. The same for both kinds, because the library computes them.
+template <class T>
+struct FirstRows {
+  sr::Sum<T, 1> sum;
+  sr::Avg<T, 1> avg;
+  sr::Prod<T, 1> prod;
+  sr::Min<T, 1> min;
+  sr::Max<T, 1> max;
+  sr::Sum<T> of_last_column;  // on a GPU, a number in device memory
+};
+template <class Worker, class T>
+FirstRows<T> first_rows(Worker& worker, sr::Scattered<const T, 2> x) {
+  const sr::Shape<1> shape{x.shape(1)};
+  FirstRows<T> r{.sum = {worker, shape},
+                 .avg = {worker, shape},
+                 .prod = {worker, shape},
+                 .min = {worker, shape},
+                 .max = {worker, shape},
+                 .of_last_column = {}};
+  const std::size_t bytes = static_cast<std::size_t>(x.shape(1)) * sizeof(T);
+  for (T* const to : {r.sum.data(), r.avg.data(), r.prod.data(), r.min.data(), r.max.data()})
+    sr::detail::copy_values(worker.core(), to, x.data(), bytes);
+  const T* const last = x.data() + x.shape(1) - 1;
+  if constexpr (std::is_same_v<Worker, sr::CudaWorker>) r.of_last_column = sr::Sum<T>::in_device_memory(last);
+  else r.of_last_column = *last;
+  return r;
+}
+
+/// Updates with the first row of a slice.
+template <class Worker, class T>
+void update_with_first_row(Worker& worker, sr::Scattered<const T, 2> x, sr::Update<sr::op::sum, T, 1> sum,
+                           sr::Update<sr::op::avg, T, 1> avg, sr::Update<sr::op::max, T, 1> max) {
+  const std::size_t bytes = static_cast<std::size_t>(x.shape(1)) * sizeof(T);
+  for (T* const to : {sum.value().data(), avg.value().data(), max.value().data()})
+    sr::detail::copy_values(worker.core(), to, x.data(), bytes);
+}
 
 // ---- train steps ----------------------------------------------------------------------------------------------
 

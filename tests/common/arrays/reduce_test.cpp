@@ -58,6 +58,39 @@ TEST(Reduce, WrapsIntegersAround) {
   EXPECT_EQ(a[0], -56);
 }
 
+template <class T>
+T reduced_pair(Reduction reduction, T a, T b) {
+  const std::array<const void*, 2> sources{&a, &b};
+  void* destination = &a;
+  reduce_elements(dtype_of<T>, reduction, {&destination, 1}, sources, {}, 1);
+  return a;
+}
+
+template <class T>
+void expect_nan_to_last() {
+  const T nan(std::numeric_limits<float>::quiet_NaN());
+  const T infinity(std::numeric_limits<float>::infinity());
+  for (const Reduction reduction : {Reduction::min, Reduction::max}) {
+    for (const T other : {T(1.0F), infinity, T(-static_cast<float>(infinity)), nan}) {
+      for (const T result : {reduced_pair(reduction, nan, other), reduced_pair(reduction, other, nan)}) {
+        EXPECT_TRUE(std::isnan(static_cast<float>(result))) << to_string(dtype_of<T>) << ' ' << to_string(reduction);
+      }
+    }
+    EXPECT_FALSE(std::signbit(static_cast<float>(reduced_pair(reduction, T(0.0F), T(-0.0F)))))
+        << "the first zero stays";
+    EXPECT_TRUE(std::signbit(static_cast<float>(reduced_pair(reduction, T(-0.0F), T(0.0F)))));
+  }
+  EXPECT_EQ(static_cast<float>(reduced_pair(Reduction::min, T(2.0F), T(-3.0F))), -3);
+  EXPECT_EQ(static_cast<float>(reduced_pair(Reduction::max, T(2.0F), T(-3.0F))), 2);
+}
+
+TEST(Reduce, GivesNanAsMinimumAndMaximumIfAValueIsNan) {
+  expect_nan_to_last<float16>();
+  expect_nan_to_last<bfloat16>();
+  expect_nan_to_last<float>();
+  expect_nan_to_last<double>();
+}
+
 /// Adds 1 to 256 many times. In 16 bits, some of these sums would stay what they are.
 template <class T>
 void expect_partial_results_in_float() {

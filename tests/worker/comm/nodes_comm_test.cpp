@@ -265,6 +265,21 @@ TEST_P(CollectivesOfNodes, RoundSumsOf16BitsOnce) {
   });
 }
 
+TEST_P(CollectivesOfNodes, GiveNanAsMinimumAndMaximum) {
+  for (int with_nan = 0; with_nan < count(); ++with_nan) {
+    on_all([this, with_nan](RankOnNode& rank, NodesComm& comm) {
+      for (const Reduction reduction : {Reduction::min, Reduction::max}) {
+        std::vector<double> own(elements(), comm.rank());
+        if (comm.rank() == with_nan) own[3] = std::nan("");
+        auto* const values = put(rank, own);
+        comm.all_reduce(values, elements(), DType::float64, reduction, {});
+        EXPECT_TRUE(std::isnan(values[3]));
+        EXPECT_EQ(values[4], reduction == Reduction::min ? 0 : count() - 1);
+      }
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Of, CollectivesOfNodes,
     testing::Values(Layout{{2, 2}, 5, Where::own_memory}, Layout{{2, 2}, 3001, Where::own_memory},

@@ -30,8 +30,8 @@ struct Arithmetic<__nv_bfloat16> {
 template <class A>
 __device__ inline A combine(Reduction reduction, A a, A b) {
   switch (reduction) {
-    case Reduction::min: return b < a || a != a ? b : a;  // NaN is the result only if both are NaN, as in NCCL
-    case Reduction::max: return a < b || a != a ? b : a;
+    case Reduction::min: return b < a || b != b ? b : a;  // NaN if one of them is NaN
+    case Reduction::max: return a < b || b != b ? b : a;
     case Reduction::prod:
       if constexpr (std::is_integral_v<A>)
         return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));

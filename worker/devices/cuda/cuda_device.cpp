@@ -180,7 +180,8 @@ NcclComm& CudaDevice::comm_of(const RankSet& ranks, CommChoice choice) {
                      .plan = plan_,
                      .stream = stream_,
                      .before_abort = [this] { graphs_.end_all(); },
-                     .make_room = [this] { pool_.trim(); }};
+                     .make_room = [this] { pool_.trim(); },
+                     .allocate = [this](std::size_t bytes) { return allocate_output(bytes); }};
   return comms_.try_emplace(choice.index(), std::move(parts), ranks, choice).first->second;
 }
 

@@ -122,6 +122,55 @@ __global__ void convert_kernel(const From* from, To* to, std::size_t elements) {
   }
 }
 
+// ---- keys -----------------------------------------------------------------------------------------------------
+
+/// The key of T and the floating-point type with the same number of bits.
+template <class T>
+struct Keys {
+  using Key = std::int32_t;
+  using Float = float;
+};
+template <>
+struct Keys<double> {
+  using Key = std::int64_t;
+  using Float = double;
+};
+template <class K>
+constexpr K kLargest = std::numeric_limits<K>::max();
+template <class K>
+constexpr K kSmallest = std::numeric_limits<K>::lowest();
+
+/// As integers, the bits of negative values have the opposite order. The function is its own inverse. The largest and the
+/// smallest integer are the bits of NaN.
+template <class K>
+__device__ K in_order(K bits) {
+  return bits < 0 ? bits ^ kLargest<K> : bits;
+}
+
+template <class T>
+__global__ void to_keys_kernel(const T* values, typename Keys<T>::Key* keys, typename Keys<T>::Key of_nan,
+                               std::size_t elements) {
+  using Key = typename Keys<T>::Key;
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += stride) {
+    const auto value = static_cast<typename Keys<T>::Float>(values[i]);
+    Key bits;
+    memcpy(&bits, &value, sizeof(bits));
+    keys[i] = value != value ? of_nan : in_order(bits);
+  }
+}
+
+template <class T>
+__global__ void from_keys_kernel(const typename Keys<T>::Key* keys, T* values, std::size_t elements) {
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += stride) {
+    const auto bits = in_order(keys[i]);
+    typename Keys<T>::Float value;
+    memcpy(&value, &bits, sizeof(value));
+    values[i] = static_cast<T>(value);
+  }
+}
+
 template <class T>
 __global__ void scale_kernel(T* values, double factor, std::size_t elements) {
   using A = typename Arithmetic<T>::type;
@@ -201,6 +250,27 @@ void convert(ElementTypes types, const void* from, void* to, std::size_t element
   check_cuda(cudaGetLastError(), "rounding a sum");
 }
 
+void to_keys(DType dtype, Reduction reduction, const void* values, void* keys, std::size_t elements,
+             cudaStream_t stream) {
+  if (elements == 0) return;
+  with_floating_type(dtype, [&]<class T>(T*) {
+    using Key = typename Keys<T>::Key;
+    const Key of_nan = reduction == Reduction::max ? kLargest<Key> : kSmallest<Key>;
+    to_keys_kernel<T><<<blocks_for(static_cast<std::int64_t>(elements)), kThreads, 0, stream>>>(
+        static_cast<const T*>(values), static_cast<Key*>(keys), of_nan, elements);
+  });
+  check_cuda(cudaGetLastError(), "preparing a minimum or maximum");
+}
+
+void from_keys(DType dtype, const void* keys, void* values, std::size_t elements, cudaStream_t stream) {
+  if (elements == 0) return;
+  with_floating_type(dtype, [&]<class T>(T*) {
+    from_keys_kernel<T><<<blocks_for(static_cast<std::int64_t>(elements)), kThreads, 0, stream>>>(
+        static_cast<const typename Keys<T>::Key*>(keys), static_cast<T*>(values), elements);
+  });
+  check_cuda(cudaGetLastError(), "completing a minimum or maximum");
+}
+
 void scale(DType dtype, void* values, double factor, std::size_t elements, cudaStream_t stream) {
   if (elements == 0) return;
   with_type(dtype, [&]<class T>(T*) {
@@ -237,6 +307,8 @@ void load_kernels() {
         load(&convert_kernel<T, float>);
         load(&convert_kernel<float, T>);
       }
+      load(&to_keys_kernel<T>);
+      load(&from_keys_kernel<T>);
     });
   }
 }

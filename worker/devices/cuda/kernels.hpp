@@ -37,6 +37,16 @@ void accumulate(DType dtype, Reduction reduction, void* into, const void* value,
 /// Copies elements from one type to the other, one of which is the partial_type of the other. The arrays do not overlap.
 void convert(ElementTypes types, const void* from, void* to, std::size_t elements, cudaStream_t stream);
 
+/// Keys are integers that have the same order as floating-point values. NaN comes last if `reduction` is max, and first if
+/// it is min. So the maximum or minimum of keys is NaN if one of the values is NaN. float64 has keys of 64 bits, and the
+/// other types have keys of 32 bits.
+constexpr DType key_type(DType dtype) noexcept { return dtype == DType::float64 ? DType::int64 : DType::int32; }
+/// The keys of values. If both have the same size, `keys` may be `values`.
+void to_keys(DType dtype, Reduction reduction, const void* values, void* keys, std::size_t elements,
+             cudaStream_t stream);
+/// The values of keys. If both have the same size, `values` may be `keys`.
+void from_keys(DType dtype, const void* keys, void* values, std::size_t elements, cudaStream_t stream);
+
 /// values *= factor. 16-bit types are computed in float. Floating-point types only.
 void scale(DType dtype, void* values, double factor, std::size_t elements, cudaStream_t stream);
 

@@ -238,14 +238,40 @@ void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduc
 void NcclComm::reduce_by_nccl(void* values, std::size_t elements, DType dtype, Reduction reduction,
                               const RankWeights& weights) {
   const bool averages = reduction == Reduction::avg;
-  const bool is_by_node = !is_in_group_ && by_node_.is_faster(elements, elements * size_of(dtype));
+  Operand own = operand_for(values, elements, dtype, reduction);
+  const bool is_by_node = !is_in_group_ && by_node_.is_faster(elements, elements * size_of(own.dtype));
   const Communicator& comm = is_by_node ? by_node_.within() : comm_;
   const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights, comm) : nccl_op(reduction);
-  const ncclResult_t code = is_by_node
-                                ? by_node_.all_reduce(values, elements, dtype, op, nccl_op(reduction), stream_)
-                                : ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm.get(), stream_);
+  const ncclResult_t code =
+      is_by_node ? by_node_.all_reduce(own.values, elements, own.dtype, op, nccl_op(reduction), stream_)
+                 : ncclAllReduce(own.values, own.values, elements, *nccl_type(own.dtype), op, comm.get(), stream_);
   if (averages) return end_average(op, comm, code, "an average by NCCL");
   check(code, "an all_reduce by NCCL");
+  void* const result = own.values;
+  give_result({std::move(own), result, values, dtype, elements});
+}
+
+// ---- minimum and maximum --------------------------------------------------------------------------------------
+
+/// NCCL uses fmin and fmax, which ignore NaN if the other value is a number. So it reduces keys of floating-point values.
+/// They replace the values if they have the same size.
+NcclComm::Operand NcclComm::operand_for(void* values, std::size_t elements, DType dtype, Reduction reduction) {
+  const bool has_order = reduction == Reduction::min || reduction == Reduction::max;
+  if (!has_order || !can_reduce(dtype, Reduction::avg)) return {values, dtype, {}};
+  Operand keys{values, kernels::key_type(dtype), {}};
+  if (size_of(keys.dtype) != size_of(dtype)) {
+    keys.memory = parts_.allocate(elements * size_of(keys.dtype));
+    keys.values = keys.memory.data();
+  }
+  kernels::to_keys(dtype, reduction, values, keys.values, elements, stream_);
+  return keys;
+}
+
+/// Turns the keys of a result into values, once NCCL has put its work on the stream.
+void NcclComm::give_result(KeysOfResult result) {
+  if (result.operand.dtype == result.dtype) return;
+  if (is_in_group_) return results_of_group_.push_back(std::move(result));
+  kernels::from_keys(result.dtype, result.from, result.to, result.elements, stream_);
 }
 
 // ---- in the background ----------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ struct GpuCommParts {
   /// Destroys all graphs, because the abort of a communicator would wait for those that contain its collectives.
   std::function<void()> before_abort;
   std::function<void()> make_room;  // returns unused memory to the device
+  /// Memory of the device for work on the worker's stream. It may be released once this work is on the stream.
+  std::function<OutputBuffer(std::size_t bytes)> allocate;
 };
 
 class NcclComm final : public CommCore {
@@ -137,6 +139,20 @@ class NcclComm final : public CommCore {
     CollectivePlan& plan_;
   };
   class InBackground;
+  /// What NCCL reduces: the values of the caller or, in their place, keys.
+  struct Operand {
+    void* values;
+    DType dtype;
+    OutputBuffer memory;  // of keys that have more bytes than the values
+  };
+  /// Keys that become the caller's values.
+  struct KeysOfResult {
+    Operand operand;
+    const void* from;
+    void* to;
+    DType dtype;
+    std::size_t elements;
+  };
 
   void meet_to_set_up(MeetingPurpose purpose);
   bool goes_through_peers(std::size_t bytes);
@@ -147,6 +163,8 @@ class NcclComm final : public CommCore {
   bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
                          std::uint64_t bucket);
   void reduce_by_nccl(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights);
+  Operand operand_for(void* values, std::size_t elements, DType dtype, Reduction reduction);
+  void give_result(KeysOfResult result);
   ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
                             const Communicator& comm);
   /// Ends an average. `code` is what the collective that used `op` returned.
@@ -185,6 +203,7 @@ class NcclComm final : public CommCore {
   std::uint64_t host_command_ = 0;  // the last command that was passed to begin()
   CollectivePlan& plan_;
   bool is_in_group_ = false;
+  std::vector<KeysOfResult> results_of_group_;  // NCCL puts the operations of a group on the stream at its end
   bool is_pending_ = false;
 };
 

@@ -2,6 +2,9 @@
 // Otherwise, they consist of one ncclReduce or ncclBroadcast per part, in one group, which is one launch. (NCCL
 // requires equal lengths. A padded copy would cost memory, and time to copy all values.)
 
+#include <utility>
+#include <vector>
+
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/nccl_comm.hpp"
 #include "worker/devices/cuda/nccl_types.hpp"
@@ -24,11 +27,14 @@ void NcclComm::begin_group() {
 
 void NcclComm::end_group() {
   is_in_group_ = false;
+  std::vector<KeysOfResult> results = std::exchange(results_of_group_, {});
   check(ncclGroupEnd(), "ncclGroupEnd");
+  for (KeysOfResult& result : results) give_result(std::move(result));
 }
 
 void NcclComm::drop_group() noexcept {
   is_in_group_ = false;
+  results_of_group_.clear();
   static_cast<void>(ncclGroupEnd());
 }
 
@@ -36,37 +42,48 @@ void NcclComm::drop_group() noexcept {
 
 void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
                       int root) {
-  const ncclDataType_t type = checked_nccl_type("reduce", dtype, reduction);
+  static_cast<void>(checked_nccl_type("reduce", dtype, reduction));
   ensure();
   note(CollectiveKind::reduce, elements, dtype, reduction, root);
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
+  Operand own = operand_for(values, elements, dtype, reduction);
+  void* const result = own.values;
   const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights, comm_) : nccl_op(reduction);
-  const ncclResult_t code = ncclReduce(values, values, elements, type, op, root, comm_.get(), stream_);
+  const ncclResult_t code =
+      ncclReduce(own.values, own.values, elements, *nccl_type(own.dtype), op, root, comm_.get(), stream_);
   if (averages) return end_average(op, comm_, code, "ncclReduce");
   check(code, "ncclReduce");
+  if (rank() == root) give_result({std::move(own), result, values, dtype, elements});
 }
 
 void NcclComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
                               const RankWeights& weights) {
-  const ncclDataType_t type = checked_nccl_type("reduce_scatter", dtype, reduction);
+  static_cast<void>(checked_nccl_type("reduce_scatter", dtype, reduction));
   const auto elements = static_cast<std::size_t>(division.elements());
   ensure();
   note(CollectiveKind::reduce_scatter, elements, dtype, reduction, 0, division.fingerprint());
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
+  Operand own = operand_for(values, elements, dtype, reduction);
+  const ncclDataType_t type = *nccl_type(own.dtype);
+  const auto at = [&](int root) {
+    return static_cast<std::byte*>(own.values) + static_cast<std::size_t>(division.of(root).begin) * size_of(own.dtype);
+  };
+  // Keys that have more bytes than the values do not fit in `part`.
+  void* const result = own.memory.data() == nullptr ? part : at(rank());
   const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights, comm_) : nccl_op(reduction);
   const auto reduce_part = [&](int root) {
-    std::byte* const from = static_cast<std::byte*>(values) + division.begin_bytes(root);
-    void* const to = rank() == root ? part : from;  // used on the root only; `part` may be null elsewhere
+    void* const to = rank() == root ? result : at(root);  // used on the root only; `part` may be null elsewhere
     if (elements_of(division, root) == 0) return ncclSuccess;
-    return ncclReduce(from, to, elements_of(division, root), type, op, root, comm_.get(), stream_);
+    return ncclReduce(at(root), to, elements_of(division, root), type, op, root, comm_.get(), stream_);
   };
-  const ncclResult_t code =
-      division.is_equal() ? ncclReduceScatter(values, part, elements_of(division, 0), type, op, comm_.get(), stream_)
-                          : in_group(world_size(), reduce_part);
+  const ncclResult_t code = division.is_equal() ? ncclReduceScatter(own.values, result, elements_of(division, 0), type,
+                                                                    op, comm_.get(), stream_)
+                                                : in_group(world_size(), reduce_part);
   if (averages) return end_average(op, comm_, code, "ncclReduceScatter");
   check(code, "ncclReduceScatter");
+  give_result({std::move(own), result, part, dtype, elements_of(division, rank())});
 }
 
 // ---- moves ----------------------------------------------------------------------------------------------------
