@@ -124,12 +124,12 @@ CudaDevice::CudaDevice(const DeviceContext& context)
       comm_(&comm_of(RankSet::all(context.attachment.world_size),
                      context.attachment.place.nodes > 1 ? CommChoice::devices_of_nodes(CommChoice::kOfSession)
                                                         : CommChoice::devices(CommChoice::kOfSession))) {
-  gpu_allocators().syncrun = {.held_bytes = [this] { return pool_.held_bytes() + staging_.held_bytes(); },
-                              .unused_bytes = [this] { return pool_.free_bytes() + staging_.free_bytes(); },
+  gpu_allocators().syncrun = {.held_bytes = [this] { return pool_.held_bytes() + lanes_.held_bytes(); },
+                              .unused_bytes = [this] { return pool_.free_bytes() + lanes_.free_bytes(); },
                               .give_back =
                                   [this] {
                                     pool_.trim();
-                                    staging_.trim();
+                                    lanes_.trim();
                                   }};
   if (const char* const fraction = environment::get(environment::kGpuMemoryFraction)) {
     std::size_t available = 0;
@@ -153,7 +153,7 @@ MemorySize CudaDevice::memory() {
   std::size_t available = 0;
   std::size_t total = 0;
   check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-  const std::size_t unused = pool_.free_bytes() + staging_.free_bytes();
+  const std::size_t unused = pool_.free_bytes() + lanes_.free_bytes();
   available += unused;
   const GpuAllocators& allocators = gpu_allocators();
   if (allocators.limit_bytes == 0) return {available, total};
@@ -230,11 +230,11 @@ OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
 // ---- to and from shared memory --------------------------------------------------------------------------------
 
 void* CudaDevice::take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) {
-  return staging_.bring(argument, rows, {nullptr, begin, count}, stream_.get());
+  return staging_.bring(argument, rows, {nullptr, begin, count});
 }
 
 void* CudaDevice::gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) {
-  return staging_.bring(argument, rows, {indices.data(), 0, static_cast<std::int64_t>(indices.size())}, stream_.get());
+  return staging_.bring(argument, rows, {indices.data(), 0, static_cast<std::int64_t>(indices.size())});
 }
 
 void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
@@ -243,7 +243,7 @@ void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array
 }
 
 const void* CudaDevice::take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) {
-  return staging_.bring(argument, {value, bytes, 1}, {nullptr, 0, 1}, stream_.get());
+  return staging_.bring(argument, {value, bytes, 1}, {nullptr, 0, 1});
 }
 
 void CudaDevice::unpin() {
@@ -493,7 +493,7 @@ cudnnContext* CudaDevice::cudnn() {
 void CudaDevice::finish(NcclComm::Wait wait) {
   const cudaError_t refused = cudaGetLastError();  // a refused launch is reported only here
   if (refused != cudaErrorNotReady) check_cuda(refused, "what was put on the stream");
-  staging_.flush(stream_.get());
+  staging_.flush();
   comm_->join_started();
   comm_->note_waiting(wait);
   await_stream();

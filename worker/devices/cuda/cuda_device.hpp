@@ -16,8 +16,9 @@
 #include "worker/devices/cuda/owners.hpp"
 #include "worker/devices/cuda/peer_copies.hpp"
 #include "worker/devices/cuda/pinned_pages.hpp"
-#include "worker/devices/cuda/staging.hpp"
+#include "worker/devices/cuda/staging_lanes.hpp"
 #include "worker/devices/gpu_device.hpp"
+#include "worker/devices/staging.hpp"
 
 namespace syncrun::detail {
 
@@ -69,7 +70,7 @@ class CudaDevice final : public GpuDevice {
                           std::span<const std::int64_t> indices) override;
   const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) override;
   void begin_command(std::uint64_t command) override { staging_.begin_command(command); }
-  void begin_body() override { staging_.flush(stream_.get()); }
+  void begin_body() override { staging_.flush(); }
   void begin_ahead(std::uint64_t command) override { staging_.begin_ahead(command); }
   void end_ahead() override { staging_.end_ahead(); }
   void drop_ahead() noexcept override { staging_.abandon(); }
@@ -146,7 +147,8 @@ class CudaDevice final : public GpuDevice {
   Stream stream_;  // outlives the members that put work on it
   MemoryPool pool_{[this](void* chunk) { return peer_copies_.take_back(chunk); }};
   PinnedPages pinned_;
-  Staging staging_{pinned_, context_, [this] { pool_.trim(); }};
+  CudaLanes lanes_{pinned_, context_, stream_, [this] { pool_.trim(); }};
+  Staging staging_{lanes_};
   PeerCopies peer_copies_;
   bool is_open_to_peers_ = true;
   Stream ahead_stream_;             // for copies from peers, made when it is first needed

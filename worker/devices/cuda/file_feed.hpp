@@ -15,16 +15,9 @@
 #include <vector>
 
 #include "worker/devices/cuda/owners.hpp"
-#include "worker/devices/device.hpp"
+#include "worker/devices/staging.hpp"
 
 namespace syncrun::detail {
-
-/// Rows of an array: those with the given indices, or if `indices` is null, `rows` rows from `first` on.
-struct RowsWanted {
-  const std::int64_t* indices;
-  std::int64_t first;
-  std::int64_t rows;
-};
 
 class FileFeed {
  public:
