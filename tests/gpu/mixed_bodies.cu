@@ -45,6 +45,23 @@ __global__ void add_number(const float* numbers, const float* old, std::int64_t 
   if (i < size) to[i] = old[i] + numbers[1];
 }
 
+/// In one block of threads. Spins before it reads anything.
+__global__ void sum_late(const float* x, std::int64_t rows, const float* y, std::int64_t elements, const double* factor,
+                         double* to) {
+  constexpr long long kCycles = 5'000'000;  // some milliseconds
+  const long long begin = clock64();
+  while (clock64() - begin < kCycles) {
+  }
+  if (threadIdx.x == 0) *to = 0;
+  __syncthreads();
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < rows; i += blockDim.x) sum += x[i];
+  for (std::int64_t i = threadIdx.x; i < elements; i += blockDim.x) sum += y[i];
+  atomicAdd(to, sum);
+  __syncthreads();
+  if (threadIdx.x == 0) *to *= *factor;
+}
+
 __global__ void find_gradient(const float* x, const float* y, const float* params, std::int64_t rows,
                               std::int64_t columns, double* loss, float* gradient) {
   double sum = 0;
@@ -90,6 +107,14 @@ void add_sum_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr:
   add_number<<<blocks_for(size), kThreads, 0, worker.stream()>>>(numbers, values.original().data(), size,
                                                                  values.value().data());
   check_launch();
+}
+
+sr::Sum<double> late_sum_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x,
+                                sr::Broadcast<const float, 1> y, sr::DeviceScalar<double> factor) {
+  double* const sum = worker.scratch<double>(1).data();
+  sum_late<<<1, kThreads, 0, worker.stream()>>>(x.data(), x.rows(), y.data(), y.size(), factor.data(), sum);
+  check_launch();
+  return sr::Sum<double>::in_device_memory(sum);
 }
 
 sr::Avg<double> loss_and_gradient_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 2> x,

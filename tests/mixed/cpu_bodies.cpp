@@ -26,6 +26,11 @@ void add_sum_on_cpu(sr::CpuWorker&, sr::Scattered<const float, 1> x, sr::Update<
   for (std::int64_t i = 0; i < values.value().size(); ++i) values.value()[i] = values.original()[i] + sum;
 }
 
+sr::Sum<double> late_sum_on_cpu(sr::CpuWorker&, sr::Scattered<const float, 1> x, sr::Broadcast<const float, 1> y,
+                                sr::DeviceScalar<double> factor) {
+  return std::accumulate(y.begin(), y.end(), std::accumulate(x.begin(), x.end(), 0.0)) * *factor.data();
+}
+
 sr::Avg<double> loss_and_gradient_on_cpu(sr::CpuWorker&, sr::Scattered<const float, 2> x,
                                          sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
                                          sr::Local<float, 1> gradient) {

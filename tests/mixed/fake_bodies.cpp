@@ -1,11 +1,14 @@
 #include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <span>
 
 #include "tests/mixed/fake_gpu.hpp"
 #include "tests/mixed/mixed_bodies.hpp"
 
 namespace mixed_test {
 
+using syncrun::test::compute_for;
 using syncrun::test::enqueue;
 using syncrun::test::host_view;
 
@@ -44,6 +47,19 @@ void add_sum_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr:
     const float sum = std::accumulate(host_view(from), host_view(from) + rows, 0.0F);
     std::transform(host_view(old), host_view(old) + size, host_view(to), [sum](float value) { return value + sum; });
   });
+}
+
+sr::Sum<double> late_sum_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x,
+                                sr::Broadcast<const float, 1> y, sr::DeviceScalar<double> factor) {
+  double* const sum = worker.scratch<double>(1).data();
+  compute_for(worker, std::chrono::milliseconds(3));
+  enqueue(worker, [=, x = x.span(), y = y.span(), factor = factor.data()] {
+    const auto add = [](double before, std::span<const float> of) {
+      return std::accumulate(host_view(of.data()), host_view(of.data()) + of.size(), before);
+    };
+    *host_view(sum) = add(add(0, x), y) * *host_view(factor);
+  });
+  return sr::Sum<double>::in_device_memory(sum);
 }
 
 sr::Avg<double> loss_and_gradient_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 2> x,

@@ -68,8 +68,9 @@ class FakeComm final : public detail::SoloComm {
 class FakeGpu final : public OffHostDevice {
  public:
   explicit FakeGpu(const detail::DeviceContext& context)
-      : OffHostDevice(context.attachment.segment, context.arena, not_used()),
+      : OffHostDevice(context.attachment.segment, context.arena, not_used(), Memory::of_arena),
         header_(context.attachment.control.header()),
+        context_(context),
         comm_(context.host_comm, *this, context) {
     if (context.nodes_comm != nullptr) comm_of_nodes_.emplace(*context.nodes_comm, *this, context);
   }
@@ -93,8 +94,14 @@ class FakeGpu final : public OffHostDevice {
     return comm;
   }
 
+  void poll() override {
+    context_.interruption.check();
+    context_.look_ahead();
+  }
+
   detail::ControlHeader& header_;
   std::uint64_t replacements_ = header_.replacements.load();
+  const detail::DeviceContext context_;
   FakeComm comm_;
   std::optional<FakeComm> comm_of_nodes_;
 };

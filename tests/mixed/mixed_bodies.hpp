@@ -74,6 +74,12 @@ void update_with_first_row(Worker& worker, sr::Scattered<const T, 2> x, sr::Upda
     sr::detail::copy_values(worker.core(), to, x.data(), bytes);
 }
 
+/// The sum of the rows and of `y`, times a factor. A GPU computes for some milliseconds before it reads them.
+sr::Sum<double> late_sum_on_cpu(sr::CpuWorker& worker, sr::Scattered<const float, 1> x, sr::Broadcast<const float, 1> y,
+                                sr::DeviceScalar<double> factor);
+sr::Sum<double> late_sum_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x,
+                                sr::Broadcast<const float, 1> y, sr::DeviceScalar<double> factor);
+
 // ---- train steps ----------------------------------------------------------------------------------------------
 
 /// Least squares: the mean over rows of (x p - y)^2, and its gradient.

@@ -2,7 +2,8 @@
 
 // A device for tests whose memory is not host memory, as that of a GPU. An address in its memory cannot be used on the
 // host. Work is put on a queue and runs in finish(), as late as possible. So code that does not wait for the device, or
-// that uses a device address on the host, fails.
+// that uses a device address on the host, fails. Inputs come by the same Staging as on a GPU, and FakeLanes chooses when
+// copies ahead run.
 
 #include <array>
 #include <atomic>
@@ -10,8 +11,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <new>
 #include <set>
@@ -23,50 +24,59 @@
 #include "common/arrays/reduce.hpp"
 #include "common/arrays/update.hpp"
 #include "syncrun/detail/step_plan.hpp"
+#include "tests/worker/devices/fake_lanes.hpp"
 #include "worker/devices/gpu_device.hpp"
 
 namespace syncrun::test {
 
-/// Work of a device, in order.
-using WorkQueue = std::vector<std::function<void()>>;
-
-/// The lowest address in device memory. No process may use addresses above it.
-inline constexpr std::uintptr_t kDeviceMemory = std::uintptr_t{1} << 56U;
-/// Where the host finds what is at an address in device memory.
-template <class T>
-T* host_view(T* device_memory) {
-  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(device_memory) - kDeviceMemory);
-}
-
 class OffHostDevice : public detail::GpuDevice {
  public:
-  struct Graph final : detail::DeviceGraph {};
+  /// Where device memory really is. Peers can copy from an arena.
+  enum class Memory : std::uint8_t { of_process, of_arena };
+  /// Recorded work. It keeps the memory that was released while it was recorded.
+  struct Graph final : detail::DeviceGraph {
+    explicit Graph(OffHostDevice& device) : device(device) {}
+    ~Graph() override {
+      for (void* memory : held) device.release(memory);
+    }
+    OffHostDevice& device;
+    std::deque<WorkQueue::Step> steps;
+    std::vector<void*> held;
+  };
 
   /// `comm` is the communicator of this device and its peers of the same kind.
-  OffHostDevice(const detail::Segment& segment, detail::SharedHeap& arena, detail::CommCore& comm)
-      : segment_(segment), arena_(arena), comm_(comm) {}
+  OffHostDevice(const detail::Segment& segment, detail::SharedHeap& arena, detail::CommCore& comm,
+                Memory memory = Memory::of_process)
+      : segment_(segment), arena_(arena), comm_(comm), memory_(memory) {}
   OffHostDevice(const OffHostDevice&) = delete;
   OffHostDevice& operator=(const OffHostDevice&) = delete;
   ~OffHostDevice() override {
-    for (void* memory : allocated_) std::free(host_view(memory));
+    for (void* memory : allocated_) free(memory);
   }
 
   /// Puts work on the queue, as a body does.
-  void enqueue(std::function<void()> work) { queue_.push_back(std::move(work)); }
+  void enqueue(std::function<void()> work) { queue().push_back(std::move(work)); }
 
   std::atomic<int> copies_out = 0;  // requests to copy to shared memory
-  int captures = 0;
-  int reductions = 0;  // outputs that the device was asked to reduce with its peers
+  int reductions = 0;               // outputs that the device was asked to reduce with its peers
 
   // ---- memory ---------------------------------------------------------------------------------------------------
 
-  void* allocate(std::size_t bytes, detail::SharedHeap::Contents contents, std::string_view) override {
+  void* allocate(std::size_t bytes, detail::SharedHeap::Contents contents, std::string_view what) override {
+    if (memory_ == Memory::of_arena) {
+      return *allocated_.insert(device_view(segment_.at(arena_.allocate(bytes + 1, contents, what)))).first;
+    }
     const bool is_zero = contents == detail::SharedHeap::Contents::zero;
     void* const memory = is_zero ? std::calloc(bytes + 1, 1) : std::malloc(bytes + 1);
     if (memory == nullptr) throw std::bad_alloc();
-    return *allocated_.insert(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory) + kDeviceMemory)).first;
+    return *allocated_.insert(device_view(memory)).first;
   }
-  void release(void* memory) noexcept override { released_.push_back(memory); }  // work on the queue may use it
+  void release(void* memory) noexcept override {  // work on the queue, or a graph, may use it
+    (recording_ ? recording_->held : released_).push_back(memory);
+  }
+  std::uint64_t export_memory(void* memory) override {
+    return memory_ == Memory::of_arena ? segment_.offset_of(host_view(memory)) : 0;
+  }
   detail::OutputBuffer allocate_output(std::size_t bytes) override {
     if (bytes == 0) return {};
     return {allocate(bytes, detail::SharedHeap::Contents::zero, ""), bytes,
@@ -90,31 +100,24 @@ class OffHostDevice : public detail::GpuDevice {
 
   void* take_rows(std::size_t argument, const detail::SharedRows& rows, std::int64_t begin,
                   std::int64_t count) override {
-    const std::size_t bytes = rows.row_bytes * static_cast<std::size_t>(count);
-    void* const to = room_for(argument, bytes);
-    copy_in(to, rows.array + static_cast<std::size_t>(begin) * rows.row_bytes, bytes);
-    return to;
+    return staging_.bring(argument, rows, {nullptr, begin, count});
   }
   void* gather_rows(std::size_t argument, const detail::SharedRows& rows,
                     std::span<const std::int64_t> indices) override {
-    std::byte* const to = room_for(argument, rows.row_bytes * indices.size());
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      copy_in(to + i * rows.row_bytes, rows.array + static_cast<std::size_t>(indices[i]) * rows.row_bytes,
-              rows.row_bytes);
-    }
-    return to;
+    return staging_.bring(argument, rows, {indices.data(), 0, static_cast<std::int64_t>(indices.size())});
   }
   void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
                           std::span<const std::int64_t> indices) override {
-    std::byte* const to = room_for(argument, row_bytes * indices.size());
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      copy_within(to + i * row_bytes, array + static_cast<std::size_t>(indices[i]) * row_bytes, row_bytes);
-    }
-    return to;
+    return staging_.gather_local(argument, array, row_bytes, indices.data(), static_cast<std::int64_t>(indices.size()));
   }
   const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) override {
-    return take_rows(argument, {value, bytes, 1}, 0, 1);
+    return staging_.bring(argument, {value, bytes, 1}, {nullptr, 0, 1});
   }
+  void begin_command(std::uint64_t command) override { staging_.begin_command(command); }
+  void begin_body() override { staging_.flush(); }
+  void begin_ahead(std::uint64_t command) override { staging_.begin_ahead(command); }
+  void end_ahead() override { staging_.end_ahead(); }
+  void drop_ahead() noexcept override { staging_.abandon(); }
 
   // ---- work -----------------------------------------------------------------------------------------------------
 
@@ -157,13 +160,22 @@ class OffHostDevice : public detail::GpuDevice {
     enqueue([=] { *host_view(number) = std::sqrt(*host_view(number)); });
   }
   void finish() override {
-    for (const auto& work : std::exchange(queue_, {})) work();
+    if (recording_) throw Error(ErrorKind::cuda, "work that is recorded does not run: it cannot be waited for");
+    staging_.flush();
+    lanes_.finish([this] {
+      poll();
+      if (lanes_.toss()) moves_.run_one();
+    });
     for (void* memory : std::exchange(released_, {})) {
       allocated_.erase(memory);
-      std::free(host_view(memory));
+      free(memory);
     }
   }
-  void abandon() noexcept override { queue_.clear(); }
+  void abandon() noexcept override {
+    lanes_.abandon_work();
+    finish_moves();
+    staging_.abandon();
+  }
   bool is_lost() const noexcept override { return false; }
 
   // ---- outputs --------------------------------------------------------------------------------------------------
@@ -187,22 +199,62 @@ class OffHostDevice : public detail::GpuDevice {
   detail::CommCore& comm(const detail::CommandHead&) override { return comm_; }
   detail::CommCore& solo() noexcept override { return solo_; }
   void copy_from_peer(void* to, const detail::PeerMemoryPlace& from, std::size_t bytes) override {
-    if (from.exported != 0) throw Error(ErrorKind::system, "the fake GPU cannot read other fake GPUs");
-    copy_in(to, segment_.at(from.place), bytes);
+    copy_in(to, segment_.at(from.exported != 0 ? from.exported : from.place), bytes);
+  }
+  bool start_copy_ahead(std::uint64_t command, void* to, const detail::PeerMemoryPlace& from,
+                        std::size_t bytes) override {
+    if (from.exported == 0 || copied_ahead_ != 0) return false;
+    moves_.push_back([=, values = segment_.at(from.exported)] { std::memcpy(host_view(to), values, bytes); });
+    copied_ahead_ = command;
+    return true;
+  }
+  bool finish_copy_ahead(std::uint64_t command) override {
+    if (copied_ahead_ != command) return false;
+    finish_moves();
+    return true;
   }
   detail::MemorySize memory() override { return {}; }
   std::string hardware() const override { return "no GPU"; }
   /// The queue.
-  CUstream_st* stream() noexcept override { return reinterpret_cast<CUstream_st*>(&queue_); }
+  CUstream_st* stream() noexcept override { return reinterpret_cast<CUstream_st*>(&queue()); }
   cublasContext* cublas() override { return nullptr; }
   cudnnContext* cudnn() override { return nullptr; }
-  void unpin() override {}
-  void begin_capture() override { ++captures; }
-  std::unique_ptr<detail::DeviceGraph> end_capture() override { return std::make_unique<Graph>(); }
-  void abandon_capture() noexcept override {}
-  void launch(detail::DeviceGraph&) override {}
+  void unpin() override {
+    finish();
+    staging_.abandon();
+  }
+  void begin_capture() override {
+    recording_ = std::make_unique<Graph>(*this);
+    before_capture_ = queue().take();
+  }
+  std::unique_ptr<detail::DeviceGraph> end_capture() override {
+    recording_->steps = queue().take();
+    queue().push_all(std::exchange(before_capture_, {}));
+    return std::move(recording_);
+  }
+  void abandon_capture() noexcept override {
+    if (!recording_) return;
+    static_cast<void>(queue().take());
+    queue().push_all(std::exchange(before_capture_, {}));
+    std::exchange(recording_, nullptr).reset();
+  }
+  void launch(detail::DeviceGraph& graph) override { queue().push_all(static_cast<Graph&>(graph).steps); }
+
+ protected:
+  /// Called again and again while the device works.
+  virtual void poll() {}
 
  private:
+  WorkQueue& queue() { return lanes_.work(); }
+  void free(void* memory) {
+    if (memory_ == Memory::of_process) return std::free(host_view(memory));
+    arena_.free(segment_.offset_of(host_view(memory)), detail::SharedHeap::Giveback::later);
+  }
+  void finish_moves() {
+    while (moves_.run_one()) {
+    }
+    copied_ahead_ = 0;
+  }
   /// The same work, with addresses in host memory.
   static detail::UpdateWork host_work(detail::UpdateWork work) {
     using Place = detail::UpdateWork::RulePlace;
@@ -257,22 +309,19 @@ class OffHostDevice : public detail::GpuDevice {
     OffHostDevice& device_;
   };
 
-  /// New memory for an argument. That of the last request for it is released.
-  std::byte* room_for(std::size_t argument, std::size_t bytes) {
-    void*& room = rooms_[argument];
-    if (room != nullptr) release(room);
-    room = allocate(bytes, detail::SharedHeap::Contents::any, "");
-    return static_cast<std::byte*>(room);
-  }
-
   const detail::Segment& segment_;
   detail::SharedHeap& arena_;
   detail::CommCore& comm_;
   Solo solo_{*this};
-  WorkQueue queue_;
+  Memory memory_;
+  FakeLanes lanes_;
+  detail::Staging staging_{lanes_};
+  WorkQueue moves_;                 // copies from peers, beside the lanes
+  std::uint64_t copied_ahead_ = 0;  // the command for which such a copy was started, or 0
   std::set<void*> allocated_;
   std::vector<void*> released_;
-  std::map<std::size_t, void*> rooms_;  // by argument
+  std::unique_ptr<Graph> recording_;            // the one in progress, or null
+  std::deque<WorkQueue::Step> before_capture_;  // the work on the queue when it began
 };
 
 }  // namespace syncrun::test

@@ -1,0 +1,127 @@
+// The inputs of a call on a GPU stay as they are while it computes, whatever the next calls are. The master makes many
+// calls at once, so a GPU copies the inputs of its next call while it computes. The tests require one GPU, or two GPUs,
+// which may be fake ones.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/mixed/mixed_bodies.hpp"
+
+namespace mixed_test {
+namespace {
+
+/// The parameter: a list of two devices, and whether the GPUs replay their work.
+class MixedInputs : public testing::TestWithParam<std::tuple<std::string, bool>> {
+ protected:
+  using Devices = std::vector<sr::Device>;
+
+  void SetUp() override {
+    const auto& [devices, replays] = GetParam();
+    const int needed = devices.find("cuda1") == std::string::npos ? 1 : 2;
+    if (gpus() < needed) GTEST_SKIP() << needed << " GPUs wanted, " << gpus() << " present";
+    session_ =
+        std::make_unique<sr::Session>(sr::SessionOptions{.devices = devices, .timeout = std::chrono::seconds(60)});
+    f_.emplace(replays ? session_->function(late_sum_on_cpu, sr::replayable(late_sum_on_gpu), "late_sum")
+                       : session_->function(late_sum_on_cpu, late_sum_on_gpu, "late_sum"));
+  }
+  void TearDown() override {
+    if (!session_) return;
+    check();
+    session_->close();
+  }
+  sr::Session& session() { return *session_; }
+  sr::Device device(int rank) { return session_->device(rank); }
+
+  /// Starts a call on these devices. Its inputs differ from those of all other calls.
+  void start(const Devices& devices, std::int64_t rows) {
+    const auto number = static_cast<float>(pending_.size() + 1);
+    const auto x = session_->data(std::vector<float>(static_cast<std::size_t>(rows), number));
+    const auto y = session_->data(std::vector<float>(100, number));
+    const double ranks = static_cast<double>(devices.size());
+    const double sum = (static_cast<double>(rows) + 100 * ranks) * static_cast<double>(number);
+    const double factor = 1 + static_cast<double>(pending_.size() % 7);
+    pending_.emplace_back(f_->on(devices).async(x, y, factor), sum * factor);
+  }
+  /// Awaits all calls.
+  void check() {
+    for (std::size_t i = 0; i < pending_.size(); ++i) {
+      auto& [future, expected] = pending_[i];
+      EXPECT_EQ(static_cast<double>(future.get()), expected) << "call " << i;
+    }
+    pending_.clear();
+  }
+
+  static constexpr std::int64_t kRowCounts[] = {256, 4'096, 100'000};
+
+ private:
+  using Function = decltype(std::declval<sr::Session>().function(late_sum_on_cpu, late_sum_on_gpu, "late_sum"));
+  std::unique_ptr<sr::Session> session_;
+  std::optional<Function> f_;
+  std::vector<std::pair<sr::Future<sr::Sum<double>>, double>> pending_;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, MixedInputs,
+                         testing::Combine(testing::Values("cuda0,cpu0", "cpu0,cuda0", "cuda0,cuda1"), testing::Bool()),
+                         [](const testing::TestParamInfo<std::tuple<std::string, bool>>& parameter) {
+                           std::string name = std::get<0>(parameter.param);
+                           std::replace(name.begin(), name.end(), ',', '_');
+                           return name + (std::get<1>(parameter.param) ? "_replayed" : "");
+                         });
+
+TEST_P(MixedInputs, AreRightWithAnyNumberOfCallsElsewhereBetween) {
+  for (const std::int64_t rows : kRowCounts) {
+    for (int between = 0; between < 4; ++between) {
+      for (int pair = 0; pair < 2; ++pair) {
+        start({device(0)}, rows);
+        for (int i = 0; i < between; ++i) start({device(1)}, rows);
+        start({device(0)}, rows);
+        start({device(1)}, rows);
+      }
+      check();
+    }
+  }
+}
+
+TEST_P(MixedInputs, AreRightIfCallsTakeTheDevicesInTurn) {
+  for (const std::int64_t rows : kRowCounts) {
+    for (int i = 0; i < 12; ++i) start({device(i % 2)}, rows);
+    check();
+  }
+}
+
+TEST_P(MixedInputs, AreRightInStepsOnAllRanksWithAnEvaluationOnOneBetween) {
+  for (const std::int64_t rows : kRowCounts) {
+    for (int step = 0; step < 6; ++step) {
+      start({device(0), device(1)}, rows);
+      start({device(step % 2)}, rows / 2);
+    }
+    check();
+  }
+}
+
+TEST_P(MixedInputs, AreRightWithAMoveBetweenTwoSteps) {
+  for (const std::int64_t rows : kRowCounts) {
+    const std::vector<float> values(1'000, 7);
+    const auto value = session().value(values, sr::Shape{1'000}, device(0));
+    for (int step = 0; step < 6; ++step) {
+      start({device(0), device(1)}, rows);
+      value.to(device(1 - step % 2));
+      const auto other = session().value(values, sr::Shape{1'000}, device(step % 2));
+      other.to(device(1 - step % 2));
+      EXPECT_EQ(other.get()[999], 7);
+    }
+    check();
+    EXPECT_EQ(value.get()[999], 7);
+  }
+}
+
+}  // namespace
+}  // namespace mixed_test
