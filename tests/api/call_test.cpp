@@ -64,6 +64,27 @@ TEST_P(Call, PassesValuesAndOnePerWorker) {
   EXPECT_EQ(f({0.5F, 3}, own, 2.0), expected);
 }
 
+struct alignas(64) Wide {
+  std::array<float, 16> values;
+};
+
+// Small values lie one after the other in a command, at multiples of 16 bytes.
+TEST_P(Call, AlignsADeviceScalarAsItsType) {
+  const auto f = session().function([](sr::DeviceScalar<float> a, sr::DeviceScalar<Wide> b, sr::DeviceScalar<float> c,
+                                       sr::DeviceScalar<Wide> d) -> sr::Min<int> {
+    const auto is_aligned = [](const Wide* wide) {
+      return reinterpret_cast<std::uintptr_t>(wide) % alignof(Wide) == 0;
+    };
+    const bool is_right = *a.data() == 1 && b.data()->values[15] == 2 && *c.data() == 3 && d.data()->values[15] == 4;
+    return is_right && is_aligned(b.data()) && is_aligned(d.data()) ? 1 : 0;
+  });
+  Wide b{};
+  Wide d{};
+  b.values[15] = 2;
+  d.values[15] = 4;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(f(1.0F, b, 3.0F, d), 1);
+}
+
 struct Large {
   std::array<std::int64_t, 1000> values;
 };

@@ -77,7 +77,13 @@ class CpuDevice final : public WorkerDevice {
     return staging;
   }
 
-  const void* take_scalar(std::size_t, const std::byte* value, std::size_t) override { return value; }
+  /// The value is in a command, at a multiple of 16 bytes. The alignment of its type divides its size, so the largest power
+  /// of two that divides the size is enough.
+  const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) override {
+    const std::size_t alignment = bytes & (~bytes + 1);
+    if (reinterpret_cast<std::uintptr_t>(value) % alignment == 0) return value;
+    return std::memcpy(staging_for(argument, bytes), value, bytes);
+  }
 
   void copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) override {
     copy_within(device_memory, shared, bytes);
