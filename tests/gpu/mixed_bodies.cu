@@ -62,6 +62,8 @@ __global__ void sum_late(const float* x, std::int64_t rows, const float* y, std:
   if (threadIdx.x == 0) *to *= *factor;
 }
 
+__global__ void write_nowhere() { *reinterpret_cast<int*>(16) = 1; }
+
 __global__ void find_gradient(const float* x, const float* y, const float* params, std::int64_t rows,
                               std::int64_t columns, double* loss, float* gradient) {
   double sum = 0;
@@ -125,6 +127,11 @@ sr::Avg<double> loss_and_gradient_on_gpu(sr::CudaWorker& worker, sr::Scattered<c
                                               gradient.data());
   check_launch();
   return sr::Avg<double>::in_device_memory(loss);
+}
+
+void lose_context_on_gpu(sr::CudaWorker& worker) {
+  write_nowhere<<<1, 1, 0, worker.stream()>>>();
+  check_launch();
 }
 
 }  // namespace mixed_test

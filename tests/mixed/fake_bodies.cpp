@@ -81,4 +81,6 @@ sr::Avg<double> loss_and_gradient_on_gpu(sr::CudaWorker& worker, sr::Scattered<c
   return sr::Avg<double>::in_device_memory(loss);
 }
 
+void lose_context_on_gpu(sr::CudaWorker& worker) { syncrun::test::queue_of(worker).lose_context(); }
+
 }  // namespace mixed_test

@@ -3,6 +3,7 @@
 #include "tests/mixed/fake_gpu.hpp"
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -68,7 +69,8 @@ class FakeComm final : public detail::SoloComm {
 class FakeGpu final : public OffHostDevice {
  public:
   explicit FakeGpu(const detail::DeviceContext& context)
-      : OffHostDevice(context.attachment.segment, context.arena, not_used(), Memory::of_arena),
+      : OffHostDevice(context.attachment.segment, context.arena, not_used(), Memory::of_arena,
+                      seed_of(context.attachment.rank)),
         header_(context.attachment.control.header()),
         context_(context),
         comm_(context.host_comm, *this, context) {
@@ -94,6 +96,12 @@ class FakeGpu final : public OffHostDevice {
     return comm;
   }
 
+  /// The variable FAKE_GPU_SEED chooses other orders of work.
+  static std::uint32_t seed_of(int rank) {
+    const char* const text = std::getenv("FAKE_GPU_SEED");
+    const unsigned long seed = text == nullptr ? 1 : std::strtoul(text, nullptr, 10);
+    return static_cast<std::uint32_t>(seed * 1'000 + static_cast<unsigned long>(rank) + 1);
+  }
   void poll() override {
     context_.interruption.check();
     context_.look_ahead();

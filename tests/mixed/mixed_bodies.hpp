@@ -166,6 +166,10 @@ sr::Sum<std::int64_t> tell_numbers(Worker& worker, sr::Comm& comm) {
 
 enum class Fault : std::uint8_t { none, exception, leaves, kill, other_length };
 
+/// The GPU loses its context.
+void lose_context_on_cpu(sr::CpuWorker& worker);
+void lose_context_on_gpu(sr::CudaWorker& worker);
+
 /// all_reduce. Before that, one rank goes wrong.
 template <class Worker>
 void misbehave(Worker& worker, sr::Comm& comm, sr::Local<float, 1> values, int rank, Fault fault) {

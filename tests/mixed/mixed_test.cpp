@@ -551,6 +551,18 @@ TEST_P(MixedRespawns, ReplaceAWorkerOfEitherKind) {
   }
 }
 
+TEST_P(MixedRespawns, ReplaceAWorkerWhoseGpuHasLostItsContext) {
+  auto v = variable("v", 1'001);
+  const auto lose = session().function(lose_context_on_cpu, lose_context_on_gpu);
+  for (int round = 0; round < 2; ++round) {
+    const sr::Error error = error_of([&] { lose(); });
+    EXPECT_EQ(error.kind(), sr::ErrorKind::worker_lost) << error.what();
+    EXPECT_EQ(error.rank(), gpu());
+    EXPECT_THAT(error.what(), HasSubstr("context is lost"));
+    expect_usable(v);
+  }
+}
+
 // ---- several GPUs ---------------------------------------------------------------------------------------------
 
 /// A GPU-only set of ranks in a session that also has a CPU device.

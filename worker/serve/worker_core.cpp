@@ -1,7 +1,10 @@
 #include "worker/serve/worker_core.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -35,6 +38,15 @@ std::unique_ptr<WorkerDevice> make_device(const DeviceContext& context) {
 
 /// Whether ranks can wait for each other in this command.
 bool may_meet(const Command& command) noexcept { return command.has_comm && !command.ranks.is_single(); }
+
+/// Ends this process, so that a new worker takes its rank. Runs no destructors: those of a device that lost its context may
+/// wait for ever.
+[[noreturn]] void end_for_lost_device(WorkerSlot& slot, const std::string& why) {
+  put_text(slot.reason, why);
+  std::fprintf(stderr, "syncrun worker: cannot go on: %s\n", why.c_str());
+  std::fflush(nullptr);
+  ::_exit(1);
+}
 
 /// How ranks wait for each other. The master sleeps meanwhile, if this is the only node. On several nodes, the master and
 /// the agents carry what the ranks exchange. If they have no core of their own, ranks must not stay awake for long.
@@ -502,6 +514,8 @@ void WorkerCore::note_failure_elsewhere(const Command& command) noexcept {
 }
 
 void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) {
+  const bool has_lost_device = device_->is_lost();
+  if (has_lost_device && header_.respawns) end_for_lost_device(attachment_.slot(), failure.text);
   const bool is_own = failure.origin == FailureOf::this_rank;
   Outbox& outbox = own_outbox();
   outbox.error_kind = failure.kind;
@@ -510,7 +524,7 @@ void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) 
   outbox.failed_phase = phase_of(attachment_.slot().progress.load(std::memory_order_relaxed));
   put_text(outbox.message, failure.text);
   outbox.vote = Vote::failed;
-  outbox.is_fatal = device_->is_lost();
+  outbox.is_fatal = has_lost_device;
   // This is also done if outputs fail to be reduced. This rank's communicator is then gone, so all ranks make new ones.
   const bool uses_comm = command.comm.path() == CommPath::devices && interruption_.needs_peers();
   if (uses_comm) raise_to(header_.failed_comm(command.comm), current_);

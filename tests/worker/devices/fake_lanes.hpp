@@ -60,6 +60,14 @@ class WorkQueue {
     };
     steps_.push_back({[] {}, is_over, true});
   }
+  /// The device loses its context, as after an illegal address.
+  void lose_context() {
+    push_back([this] {
+      has_lost_context_ = true;
+      throw Error(ErrorKind::cuda, "the fake GPU's context is lost");
+    });
+  }
+  bool has_lost_context() const { return has_lost_context_; }
   void push_all(const std::deque<Step>& steps) { steps_.insert(steps_.end(), steps.begin(), steps.end()); }
   /// Takes all steps out of the queue.
   std::deque<Step> take() { return std::exchange(steps_, {}); }
@@ -77,6 +85,7 @@ class WorkQueue {
 
  private:
   std::deque<Step> steps_;
+  bool has_lost_context_ = false;
 };
 
 /// Device memory that is given out again as soon as it was released, as that of a GPU's pool.
@@ -129,6 +138,7 @@ class FakeLanes final : public detail::StagingLanes {
   /// The lane of bodies. Its address stays the same.
   WorkQueue& work() { return queues_[0]; }
   FakeMemory& memory() { return memory_; }
+  bool has_lost_context() const { return queues_[0].has_lost_context(); }
 
   /// Returns when the lane `work` is empty. Calls `poll()` meanwhile. In each call of finish(), the other lane hurries, lags
   /// behind, or does one or the other from step to step.

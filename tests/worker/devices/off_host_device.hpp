@@ -35,7 +35,7 @@ class OffHostDevice : public detail::GpuDevice {
   enum class Memory : std::uint8_t { of_process, of_arena };
   /// Recorded work. It keeps the memory that was released while it was recorded.
   struct Graph final : detail::DeviceGraph {
-    explicit Graph(OffHostDevice& device) : device(device) {}
+    explicit Graph(OffHostDevice& owner) : device(owner) {}
     ~Graph() override {
       for (void* memory : held) device.release(memory);
     }
@@ -44,10 +44,10 @@ class OffHostDevice : public detail::GpuDevice {
     std::vector<void*> held;
   };
 
-  /// `comm` is the communicator of this device and its peers of the same kind.
+  /// `comm` is the communicator of this device and its peers of the same kind. `seed` is for the order of the lanes.
   OffHostDevice(const detail::Segment& segment, detail::SharedHeap& arena, detail::CommCore& comm,
-                Memory memory = Memory::of_process)
-      : segment_(segment), arena_(arena), comm_(comm), memory_(memory) {}
+                Memory memory = Memory::of_process, std::uint32_t seed = 1)
+      : segment_(segment), arena_(arena), comm_(comm), memory_(memory), lanes_(seed) {}
   OffHostDevice(const OffHostDevice&) = delete;
   OffHostDevice& operator=(const OffHostDevice&) = delete;
   ~OffHostDevice() override {
@@ -176,7 +176,7 @@ class OffHostDevice : public detail::GpuDevice {
     finish_moves();
     staging_.abandon();
   }
-  bool is_lost() const noexcept override { return false; }
+  bool is_lost() const noexcept override { return lanes_.has_lost_context(); }
 
   // ---- outputs --------------------------------------------------------------------------------------------------
 

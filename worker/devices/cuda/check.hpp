@@ -19,4 +19,7 @@ void check_cublas(cublasStatus_t code, const char* what, std::source_location wh
 /// Whether the process has lost the context of its GPU with this error. Then no later operation on this GPU works.
 bool is_sticky(cudaError_t code) noexcept;
 
+/// The same for what cudaStreamQuery has returned for a stream of this process.
+bool shows_a_lost_context(cudaError_t query) noexcept;
+
 }  // namespace syncrun::detail

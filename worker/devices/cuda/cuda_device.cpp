@@ -527,7 +527,7 @@ void CudaDevice::await(cudaStream_t stream) {
 }
 
 bool CudaDevice::is_lost() const noexcept {
-  return is_sticky(cudaPeekAtLastError()) || is_sticky(cudaStreamQuery(stream_.get()));
+  return is_sticky(cudaPeekAtLastError()) || shows_a_lost_context(cudaStreamQuery(stream_.get()));
 }
 
 }  // namespace syncrun::detail
