@@ -1,5 +1,7 @@
 // The values that a call passes to the body, for each row of the table in syncrun/arguments.hpp.
 
+#include <malloc.h>
+
 #include "tests/support/on_workers.hpp"
 
 namespace {
@@ -160,6 +162,22 @@ TEST_P(Call, MakesFunctionsAtAnyTime) {
     const auto f = session().function([](int value) -> sr::Sum<int> { return value; });
     EXPECT_EQ(f(i), i * world_size());
   }
+}
+
+/// The bytes in use on the heap of each process. With a sanitizer, there is another heap, and this is 0.
+sr::Gather<std::int64_t, 1> heap_bytes() { return {std::vector{static_cast<std::int64_t>(mallinfo2().uordblks)}, {1}}; }
+
+TEST_P(Call, LeavesNothingOfFunctionsThatAreDropped) {
+  const auto measure = session().function(heap_bytes);
+  const auto make_functions = [&](int count) {
+    for (int i = 0; i < count; ++i) session().function([](int value) -> sr::Sum<int> { return value; })(i);
+    auto bytes = measure().to_vector();
+    bytes.push_back(static_cast<std::int64_t>(mallinfo2().uordblks));
+    return bytes;
+  };
+  const auto before = make_functions(200);
+  const auto after = make_functions(2000);
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_LT(after[i] - before[i], 8 * 2000) << "process " << i;
 }
 
 template <class T>

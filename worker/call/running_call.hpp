@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -213,9 +212,13 @@ class RunningCall {
   BucketStart bucket_start_ = BucketStart::when_ready;
   RecordingKey key_;  // of the current slice
   std::map<RecordingKey, Recording> recordings_;
-  std::set<std::uint64_t> never_recorded_;        // functions whose work cannot be captured
-  std::map<std::uint64_t, int> failed_captures_;  // of functions, after which the body failed without a capture too
-  Recording* recording_ = nullptr;                // the one in progress, or null
+  /// Captures of a function after which the body failed without a capture too.
+  struct FailedCaptures {
+    std::uint64_t function;  // its id, because the offset of a FunctionEntry is used again
+    int count;
+  };
+  std::map<std::uint64_t, FailedCaptures> failed_captures_;  // by the offset of the FunctionEntry
+  Recording* recording_ = nullptr;                           // the one in progress, or null
   std::uint64_t recorded_generation_ = 0;
   bool are_recordings_stale_ = false;
 };

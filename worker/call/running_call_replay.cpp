@@ -74,7 +74,10 @@ std::string RunningCall::replay(void (*run)(void* context), void* context, Captu
   }
   Recording& recording = recording_of(key_);
   recording.last_use = begun_;
-  Recording::State state = never_recorded_.contains(function) ? Recording::State::never : recording.state;
+  const auto failed = failed_captures_.find(call_->function);
+  const bool is_never_recorded = failed != failed_captures_.end() && failed->second.function == function &&
+                                 failed->second.count >= kMostFailedCaptures;
+  Recording::State state = is_never_recorded ? Recording::State::never : recording.state;
   // Ranks may have different shapes or addresses. NCCL requires that either all ranks capture a collective or none
   // does.
   if (command_->has_comm) state = static_cast<Recording::State>(comm().agree(static_cast<std::int64_t>(state)));
@@ -92,9 +95,10 @@ std::string RunningCall::replay(void (*run)(void* context), void* context, Captu
       bucket_start_ = BucketStart::after_body;
       // An error that has nothing to do with the capture comes again, and the function may be captured later. But the
       // capture may be the reason, because it leaves a communicator of NCCL unusable if it fails inside a collective.
-      if (++failed_captures_[function] == kMostFailedCaptures) never_recorded_.insert(function);
+      FailedCaptures& failures = failed_captures_[call_->function];
+      failures = {function, failures.function == function ? failures.count + 1 : 1};
       run(context);
-      never_recorded_.insert(function);
+      failures.count = kMostFailedCaptures;
       return why_not;
     }
   }

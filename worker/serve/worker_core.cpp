@@ -402,15 +402,14 @@ void WorkerCore::give_up_for_loss(Command& command) {
 
 const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset) {
   const auto* entry = attachment_.segment.at<const FunctionEntry>(function_offset);
-  if (entry->id == last_function_ && last_loaded_ != nullptr) return *last_loaded_;
-  last_function_ = entry->id;
-  const auto found = functions_.find(entry->id);
-  if (found != functions_.end()) return *(last_loaded_ = &found->second);
-  const BodyEntry& body = attachment_.body_of(*entry);
-  LoadedFunction loaded{};
-  loaded.thunk = reinterpret_cast<Thunk>(resolve(body.thunk));
-  loaded.pointer = resolve_pointer(body);
-  return *(last_loaded_ = &functions_.emplace(entry->id, loaded).first->second);
+  if (entry->id == last_function_) return *last_loaded_;
+  LoadedFunction& loaded = functions_[function_offset];
+  if (loaded.id != entry->id) {
+    const BodyEntry& body = attachment_.body_of(*entry);
+    loaded = {entry->id, reinterpret_cast<Thunk>(resolve(body.thunk)), resolve_pointer(body)};
+  }
+  last_function_ = loaded.id;
+  return *(last_loaded_ = &loaded);
 }
 
 void WorkerCore::run_call(Command& command) {
@@ -447,7 +446,6 @@ void WorkerCore::run_call(Command& command) {
   cast_vote(command, outbox.vote);
   complete_call(command, outbox);
   running_->end(current_);
-  if (command.call().constructs) forget(command.call().function);
 }
 
 /// How long this rank has worked in a measured call. The work on a GPU counts until its end.
@@ -488,12 +486,6 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
   } catch (...) {
     report_failure(command, current_failure(ThrownThrough::library));
   }
-}
-
-/// Unloads a constructor, which is called only once.
-void WorkerCore::forget(std::uint64_t function_offset) noexcept {
-  last_loaded_ = nullptr;
-  functions_.erase(attachment_.segment.at<const FunctionEntry>(function_offset)->id);
 }
 
 /// Stores this rank's vote, if the command has outputs or requires a vote. Outputs are reduced and updates committed

@@ -65,6 +65,7 @@ class WorkerCore {
     void (*destroy)(void*) noexcept;
   };
   struct LoadedFunction {
+    std::uint64_t id;
     Thunk thunk;
     BodyPointer pointer;
   };
@@ -98,7 +99,6 @@ class WorkerCore {
   /// Destroys all replicated objects that are left.
   void destroy_objects() noexcept;
   const LoadedFunction& load(std::uint64_t function_offset);
-  void forget(std::uint64_t function_offset) noexcept;
   void cast_vote(const Command& command, Vote vote) noexcept;
   std::optional<CaughtFailure> missing_file() const;
   void note_failure_elsewhere(const Command& command) noexcept;
@@ -125,6 +125,7 @@ class WorkerCore {
   VariableCopies variables_;
   CopyFiles copy_files_;
   std::unique_ptr<RunningCall> running_;
+  // By the offset of the FunctionEntry. The master uses the offset again when it has dropped the function.
   std::unordered_map<std::uint64_t, LoadedFunction> functions_;
   std::uint64_t last_function_ = 0;  // most calls are of the same function as the last one
   const LoadedFunction* last_loaded_ = nullptr;
