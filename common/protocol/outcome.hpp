@@ -30,7 +30,10 @@ struct OutputSlot {
 struct alignas(64) Outbox {
   bool has_reduced(std::size_t output) const noexcept { return (reduced_outputs >> output & 1U) != 0; }
 
-  Vote vote;
+  Vote vote;  // how the command has ended on the rank
+  /// The vote that the rank has cast. A failure after the vote does not change it, because peers may read it until they
+  /// are done with the command.
+  Vote cast;
   bool is_empty;  // the rank had no rows, so it contributes nothing
   bool is_fatal;  // after this failure, the worker cannot use its device any more
   bool is_large;  // some outputs are so large that the workers reduce them

@@ -321,7 +321,7 @@ std::optional<Vote> NodeExchange::vote_here(const Open& open) const noexcept {
   bool ok = true;
   const bool are_all_in = all_here(open, [&](int rank) {
     const bool has_voted = control_.worker(rank).vote.load(std::memory_order_seq_cst) >= vote_word(open.id, Vote::none);
-    ok = ok && has_voted && control_.outbox(*command, rank).vote == Vote::ok;
+    ok = ok && has_voted && control_.outbox(*command, rank).cast == Vote::ok;
     return has_voted || is_out(rank, open.id);
   });
   if (!are_all_in) return std::nullopt;

@@ -65,7 +65,7 @@ Protocol::Answer Protocol::votes(State& state, Worker& worker) const {
   if (state.workers[other].vote < worker.id) return Answer::no;
   const Outbox& outbox = outbox_of(state, worker.slot, other);
   expect(state, outbox.command == worker.id, Property::outbox_is_of_this_command);
-  if (outbox.vote != Vote::ok) worker.process.mask |= bit(other);
+  if (outbox.cast != Vote::ok) worker.process.mask |= bit(other);
   return next_rank(worker.process, ranks);
 }
 

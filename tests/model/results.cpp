@@ -26,13 +26,21 @@ void Protocol::check_result(State& state, Byte id, Byte result) const {
   const bool is_first =
       has_failed_dependency ? is_reported_of_dependency : is_ok || result == kFailed + state.first_failed_at[id];
   expect(state, is_first, Property::first_failure_is_reported);
-  if (!scenario_.may_fail_late) check_commits(state, id, is_ok);  // after the vote, a single rank may still fail
+  check_commits(state, id, is_ok);
 }
 
 /// A call may commit before a call fails on which it depends, if that one has a rank that is not in this call (see
 /// docs/protocol.md).
 void Protocol::check_commits(State& state, Byte id, bool is_ok) const {
-  expect(state, state.committed[id] == 0 || state.committed[id] == ranks_of(state, id), Property::all_commit_or_none);
+  // A rank that fails after its vote may have committed or not. The other ranks do not depend on that.
+  const Byte late = state.failed_late[id];
+  const Byte others = ranks_of(state, id) & static_cast<Byte>(~late);
+  const Byte committed = state.committed[id] & others;
+  expect(state, committed == 0 || committed == others, Property::all_commit_or_none);
+  if (late != 0) {
+    const bool wanted = call(state, id).wants_vote;
+    return expect(state, others == 0 || (committed != 0) == wanted, Property::commit_as_reported);
+  }
   const bool should_commit = is_ok && call(state, id).wants_vote;
   const bool is_exact = is_ok || state.failed[id] != 0 || includes_dependencies(state, id);
   expect(state, !is_exact || (state.committed[id] != 0) == should_commit, Property::commit_as_reported);

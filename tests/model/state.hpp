@@ -91,6 +91,7 @@ enum class Vote : Byte { none, ok, failed };
 struct Outbox {
   Byte command;  // the command for which it was last written; not in the code
   Vote vote;
+  Vote cast;
   Byte failed_at;  // position in the order of all failures; 0: the failure is not its own
   Byte steps;
 };
@@ -188,7 +189,8 @@ struct State {
   ByCommand<Byte> ran;     // ranks that ran it to its end
   ByCommand<Byte> failed;  // ranks with a failure of their own
   ByCommand<Byte> first_failed_at;
-  ByCommand<Byte> committed;  // ranks that committed its updates
+  ByCommand<Byte> committed;    // ranks that committed its updates
+  ByCommand<Byte> failed_late;  // ranks that failed after their vote
   ByCommand<Byte> results;
   ByCommand<Byte> known;  // the failures that the program has seen before it makes the call: a bit per failure
   Byte failures;          // so far
@@ -249,6 +251,7 @@ enum class Mistake : Byte {
   done_wakes_no_readers,
   behind_is_here,
   leaves_after_the_votes,
+  late_failure_changes_the_vote,
   // Values.
   move_ignores_the_writer,
   move_survives_the_writer,

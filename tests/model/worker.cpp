@@ -21,6 +21,7 @@ void Protocol::step_worker(const State& state, int rank, const Visit& visit) con
   next = state;
   fail(next, rank, true);
   next.workers[static_cast<std::size_t>(rank)].is_late = 1;
+  next.failed_late[worker.id] |= bit(rank);
   visit(next, step);
 }
 
@@ -184,7 +185,7 @@ void Protocol::vote(State& state, int rank) const {
       if (call(state, id).operations != 0 && state.pool[worker.slot].failed == id) return fail(state, rank, false);
       return go(process, write_vote);
     case write_vote:
-      outbox = {id, Vote::ok, 0, 0};
+      outbox = {id, Vote::ok, Vote::ok, 0, 0};
       state.ran[id] |= bit(rank);
       return go(process, store_vote);
     case store_vote:
@@ -239,10 +240,13 @@ void Protocol::report_failure(State& state, int rank) const {
   const Byte id = worker.id;
   const bool skips_vote = is(Mistake::no_vote_after_skipping) && worker.skips != 0;
   switch (process.pc) {
-    case write_failure:
-      outbox_of(state, worker.slot, rank) = {id, Vote::failed, worker.seen, 0};
+    case write_failure: {
+      Outbox& outbox = outbox_of(state, worker.slot, rank);
+      const bool keeps_vote = worker.is_late != 0 && !is(Mistake::late_failure_changes_the_vote);
+      outbox = {id, Vote::failed, keeps_vote ? outbox.cast : Vote::failed, worker.seen, 0};
       worker.seen = 0;
       return go(process, store_failed);
+    }
     case store_failed: state.pool[worker.slot].failed = id; return go(process, ring_failed);
     default: break;
   }

@@ -218,7 +218,7 @@ bool Meetings::all_here_voted_ok(const Command& command, bool& are_all_in) const
     // from its outbox.
     if (control.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none))
       return are_all_in = false;
-    ok = ok && control.outbox(command, rank).vote == Vote::ok;
+    ok = ok && control.outbox(command, rank).cast == Vote::ok;
   }
   return ok;
 }

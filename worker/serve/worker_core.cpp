@@ -494,6 +494,7 @@ void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
   const auto* const call = std::get_if<CallPayload>(&command.payload);
   const bool has_outputs = call != nullptr && call->outputs_count != 0;
   if (!has_outputs && !command.wants_vote) return;
+  own_outbox().cast = vote;
   attachment_.slot().vote.store(vote_word(current_, vote), std::memory_order_seq_cst);
   header_.to_peers.ring();
   if (command.wants_vote && meets_across_nodes(command.comm)) header_.to_master.ring();

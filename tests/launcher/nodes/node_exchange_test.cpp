@@ -268,7 +268,7 @@ class Votes : public Exchanges {
     }
   }
   static void vote(NodeOfTest& node, int rank, Vote vote) {
-    node.pool.control().outbox(node.command_of(kCommand), rank).vote = vote;
+    node.pool.control().outbox(node.command_of(kCommand), rank).cast = vote;
     node.pool.control().worker(rank).vote.store(vote_word(kCommand, vote));
   }
   std::uint64_t known_here() { return here.command_of(kCommand).vote_of_others.load(); }

@@ -63,7 +63,7 @@ struct Voter {
     exchange.add(id);
   }
   void vote(std::uint64_t id, Vote vote) {
-    pool.control().outbox(pool.control().command_in(id), node).vote = vote;
+    pool.control().outbox(pool.control().command_in(id), node).cast = vote;
     pool.control().worker(node).vote.store(vote_word(id, vote));
   }
   /// Empty if the rank still has to wait.

@@ -465,7 +465,7 @@ TEST(NodesComm, AwaitsTheVotesOfAllNodes) {
       const Command& command = rank.attachment.control.command_in(id);
       const int own = rank.attachment.rank;
       if (own == 4) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      rank.attachment.control.outbox(command, own).vote = own == failing ? Vote::failed : Vote::ok;
+      rank.attachment.control.outbox(command, own).cast = own == failing ? Vote::failed : Vote::ok;
       rank.attachment.slot().vote.store(vote_word(id, own == failing ? Vote::failed : Vote::ok));
       rank.attachment.control.header().to_peers.ring();
       EXPECT_EQ(rank.meetings.all_voted_ok(command), failing == -1) << "rank " << own;
@@ -494,7 +494,7 @@ class NodesCommThatGoesOn : public testing::Test {
     control.header().to_peers.wake();
   }
   static void vote(RankOnNode& rank) {
-    rank.attachment.control.outbox(rank.attachment.control.command_in(kCommand), rank.attachment.rank).vote = Vote::ok;
+    rank.attachment.control.outbox(rank.attachment.control.command_in(kCommand), rank.attachment.rank).cast = Vote::ok;
     rank.attachment.slot().vote.store(vote_word(kCommand, Vote::ok));
     rank.attachment.control.header().to_peers.ring();
   }
