@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -29,10 +31,19 @@ class Hash {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
+std::string in_words(const FileState& state) {
+  std::tm utc{};
+  std::array<char, 32> date{};
+  const std::time_t seconds = state.written_s;
+  if (::gmtime_r(&seconds, &utc) != nullptr) std::strftime(date.data(), date.size(), "%Y-%m-%d %H:%M:%S", &utc);
+  const std::string fraction = std::to_string(1'000'000'000 + state.written_ns).substr(1);
+  return std::to_string(state.bytes) + " bytes, last written " + date.data() + "." + fraction + " UTC";
+}
+
 }  // namespace
 
 MappedFile::MappedFile(FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes)
-    : fd_(std::move(fd)), name_(std::move(name)), elements_at_(elements_at), bytes_(bytes) {
+    : fd_(std::move(fd)), name_(std::move(name)), elements_at_(elements_at), bytes_(bytes), state_(state_now()) {
   if (bytes_ == 0) return;
   void* const mapping = ::mmap(nullptr, elements_at_ + bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
   if (mapping == MAP_FAILED)
@@ -79,23 +90,32 @@ void MappedFile::check_intact() const {
   if (!fd_.is_intact()) throw descriptors_closed("that of " + name_);
 }
 
-void MappedFile::check_length() const {
+FileState MappedFile::state_now() const {
   check_intact();
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) throw_errno("cannot read " + name_);
-  const auto length = static_cast<std::size_t>(status.st_size);
+  return {status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+void MappedFile::check_is(const FileState& expected) const {
+  const FileState now = state_now();
+  const auto length = static_cast<std::size_t>(now.bytes);
   if (length < elements_at_ + bytes_) fail_truncated(length);
+  if (now == expected) return;
+  throw Error(ErrorKind::system, name_ + " was overwritten while it was mapped: expected " + in_words(expected) +
+                                     ", found " + in_words(now) +
+                                     ". What was read may be in part of the old file and in part of the new one. Map "
+                                     "the file anew, and replace such a file by renaming a new one (mv), which leaves "
+                                     "the mapped one as it is");
 }
 
 std::uint64_t MappedFile::fingerprint() const {
   constexpr std::size_t kBlocks = 16;
   constexpr std::size_t kBlockBytes = 4096;
   constexpr std::size_t kMostBytesBefore = std::size_t{64} << 10U;  // the elements of a raw file may begin anywhere
-  check_length();
+  check_unchanged();
   Hash hash;
-  struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) throw_errno("cannot read " + name_);
-  hash.add(std::as_bytes(std::span(&status.st_size, 1)));
+  hash.add(std::as_bytes(std::span(&state_.bytes, 1)));
   std::vector<std::byte> block;
   const auto add = [&](std::size_t file_offset, std::size_t bytes) {
     block.resize(bytes);

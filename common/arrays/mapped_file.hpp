@@ -14,6 +14,15 @@
 
 namespace syncrun::detail {
 
+/// What shows that a file was written to: its length, and when it was last written. Its other times do not count,
+/// because a file that is renamed or removed keeps its contents.
+struct FileState {
+  std::int64_t bytes;
+  std::int64_t written_s;   // since 1970
+  std::int64_t written_ns;  // added to that
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
 /// A file, as the master describes it for the workers. In the master's heap. The name of the file follows it, for
 /// messages. Workers of the master's node open the descriptor of the master and not the name, because another file may
 /// have the name by then. Workers of other nodes open the name, and compare what they find with `fingerprint`.
@@ -23,6 +32,7 @@ struct FileEntry {
   std::uint64_t bytes;        // of the elements
   std::int32_t master;        // process id of the master, which has the file open
   std::int32_t fd;            // descriptor of the file in the master
+  FileState state;            // when the master mapped it
   std::uint64_t fingerprint;  // 0 if the session has one node
   std::uint64_t name_bytes;
   char* name() noexcept { return reinterpret_cast<char*>(this + 1); }
@@ -55,14 +65,19 @@ class MappedFile {
   /// sequence and copies the next `bytes` bytes. Any thread. Throws the same errors as read.
   SYNCRUN_EXPORT_FOR_CUDA void read_rows(std::size_t row_bytes, std::span<const std::int64_t> indices,
                                          std::size_t skipped, void* to, std::size_t bytes) const;
-  /// Throws Error (system) if the file has become shorter, or was closed by the program.
-  void check_length() const;
+  /// The file when it was mapped.
+  const FileState& state() const noexcept { return state_; }
+  /// Throws Error (system) if the file is not as it was in `expected`: it has become shorter, was written to, or was
+  /// closed by the program. Called after the file was read, so that no result comes from two versions of it.
+  void check_unchanged() const { check_is(state_); }
+  void check_is(const FileState& expected) const;
   /// A hash of the length of the file, of the first 64 KiB before the elements, and of some of the elements: 16 blocks of
   /// 4 KiB in equal distances. Never 0. Two files with different contents may have the same one if they differ only between
   /// these blocks. Throws the same errors as read.
   std::uint64_t fingerprint() const;
 
  private:
+  FileState state_now() const;
   [[noreturn]] void fail_truncated(std::size_t got) const;
   /// Throws Error (system) if the program has closed the descriptor. Without this check, another file that now has the
   /// number could be read.
@@ -74,6 +89,7 @@ class MappedFile {
   std::string name_;
   std::size_t elements_at_;
   std::size_t bytes_;
+  FileState state_;
   std::byte* mapping_ = nullptr;
 };
 

@@ -143,9 +143,9 @@ class Session {
   /// processes that read the file share its pages. A call accepts this Data like any other. CallOptions::batch can
   /// select its rows in every way, including by a list of row indices. Writing to this Data throws Error (usage).
   ///
-  /// If the file is renamed or removed, this Data keeps its contents. If the file is truncated, a call that reads the
-  /// missing part fails with Error (system). The message names the file. If the master reads the missing part through
-  /// view(), it gets the signal SIGBUS.
+  /// If the file is renamed or removed, this Data keeps its contents. If the file is overwritten or truncated, calls that
+  /// read it fail with Error (system). The message names the file. If the master reads a missing part through view(), it
+  /// gets the signal SIGBUS.
   ///
   /// Throws the same errors as load(). Throws also Error (usage) if the elements in the file are not aligned.
   template <Element T, std::size_t N>

@@ -92,7 +92,7 @@ void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data, DataRows row
   if (data->is_open_for_writing) {
     throw_usage(describe_argument(*function_, index, data->name) + " is open for writing: end the write guard first");
   }
-  if (data->file) data->file->file().check_length();
+  if (data->file) data->file->file().check_unchanged();
   state.slot->arguments[index] = {.kind = type.kind,
                                   .dtype = type.dtype,
                                   .dimensions = type.dimensions,

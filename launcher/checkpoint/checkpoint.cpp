@@ -68,14 +68,14 @@ void write_array(const ArrayPlace& array, Write write) {
   const std::size_t bytes = checked_bytes(array.dtype, extents);
   const MappedFile* const mapped = array.data && array.data->file ? &array.data->file->file() : nullptr;
   // If the file has become shorter, its mapping shows zeros within the last page, and cannot be read after that page.
-  if (mapped != nullptr) mapped->check_length();
+  if (mapped != nullptr) mapped->check_unchanged();
   try {
     write(npy_header(array.dtype, extents), std::span(static_cast<const std::byte*>(elements.values), bytes));
   } catch (const Error&) {
-    if (mapped != nullptr) mapped->check_length();
+    if (mapped != nullptr) mapped->check_unchanged();
     throw;
   }
-  if (mapped != nullptr) mapped->check_length();
+  if (mapped != nullptr) mapped->check_unchanged();
 }
 
 // ---- what is loaded ----------------------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ FileRecord::FileRecord(SystemCommands& commands, Registry& registry, FileElement
                 .bytes = file_.bytes(),
                 .master = ::getpid(),
                 .fd = file_.fd(),
+                .state = file_.state(),
                 .fingerprint = readers == Readers::all_nodes ? file_.fingerprint() : 0,
                 .name_bytes = file_.name().size()};
   std::copy(file_.name().begin(), file_.name().end(), entry->name());

@@ -174,8 +174,12 @@ std::shared_ptr<VariableRecord> make_value(const std::shared_ptr<SessionCore>& s
   auto record = make_known(session, data->dtype, {data->extents.data(), data->dimensions}, name);
   std::byte* const to = make_host_copy(*session, *record);
   const std::size_t bytes = record->value->host.bytes;
-  if (data->file) data->file->file().read(0, to, bytes);
-  else if (bytes != 0) std::memcpy(to, session->segment().at(data->offset), bytes);
+  if (data->file) {
+    data->file->file().read(0, to, bytes);
+    data->file->file().check_unchanged();
+  } else if (bytes != 0) {
+    std::memcpy(to, session->segment().at(data->offset), bytes);
+  }
   if (device != nullptr) bring_and_forget_host(*session, record, device->rank());
   return record;
 }

@@ -286,6 +286,7 @@ Source Sources::add_rows(const Delivery& delivery, const Rows& rows, const char*
   if (file != nullptr) {
     const auto count = static_cast<std::size_t>(selected.count());
     file->read_rows(row_bytes, {indices, count}, 0, to, count * row_bytes);
+    file->check_unchanged();
     return {staging.offset(), extents};
   }
   for (std::int64_t i = 0; i < selected.count() && row_bytes != 0; ++i, to += row_bytes) {
@@ -301,6 +302,7 @@ Source Sources::add_of_file(const VariableRecord& variable, const MappedFile& fi
   const std::size_t bytes = bytes_of(variable, extents);
   const HeapLoan& staging = staged_.emplace_back(commands_, bytes, "values on their way to the workers");
   file.read(at, staging.data(), bytes);
+  file.check_unchanged();
   return {staging.offset(), extents};
 }
 

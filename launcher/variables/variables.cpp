@@ -137,7 +137,7 @@ void check_deliveries(SessionCore& session, std::span<const Delivery> deliveries
     if (delivery.data->is_open_for_writing) {
       throw_usage(std::string(what) + ": the Data is open for writing: end the write guard first");
     }
-    if (delivery.data->file) delivery.data->file->file().check_length();
+    if (delivery.data->file) delivery.data->file->file().check_unchanged();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/support/on_workers.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -218,6 +219,41 @@ TEST_P(MappedData, ThatIsTruncatedIsNeitherScatteredNorSaved) {
   EXPECT_ERROR(variable.scatter(x), sr::ErrorKind::system, "it was truncated");
   EXPECT_ERROR(sr::save(folder_ / "copy.npy", x), sr::ErrorKind::system, "it was truncated");
   EXPECT_EQ(variable.gather()(0, 0), 10 * kColumns) << "the session goes on";
+}
+
+/// Writes to the file, as `cp` does to a file that is there, and then sums up rows.
+sr::Sum<std::int64_t> overwrite_and_sum(sr::Scattered<const std::int32_t, 2> x, Path path, bool overwrites) {
+  if (overwrites) {
+    std::fstream file(path.text.data(), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-4, std::ios::end);
+    file.write("\0\0\0\0", 4);
+  }
+  return std::accumulate(x.begin(), x.end(), std::int64_t{0});
+}
+
+TEST_P(MappedData, ThatIsOverwrittenFailsTheCallThatReadsItAndTheSessionGoesOn) {
+  Path path;
+  file().string().copy(path.text.data(), path.text.size() - 1);
+  const auto f = session().function(overwrite_and_sum);
+  auto variable = session().shared<std::int32_t, 2>("variable");
+  const std::string bytes = text_of(file());
+  const auto map_older = [&] {  // two writes within a tick of the kernel's clock would have the same time
+    write_text(file(), bytes);
+    fs::last_write_time(file(), fs::file_time_type::clock::now() - std::chrono::hours(1));
+    return map();
+  };
+  for (const bool is_before : {true, false}) {
+    const auto x = map_older();
+    f(x, path, false);
+    if (is_before) write_text(file(), bytes);  // the same bytes again: nobody knows that without reading all of them
+    EXPECT_ERROR(f(x, path, !is_before), sr::ErrorKind::system,
+                 file().string() + " was overwritten while it was mapped: expected 148128 bytes, last written ");
+    EXPECT_ERROR(f(x, path, false), sr::ErrorKind::system, "renaming a new one") << "and so do later calls";
+    EXPECT_ERROR(variable.scatter(x), sr::ErrorKind::system, "was overwritten");
+    EXPECT_ERROR(static_cast<void>(session().value(x)), sr::ErrorKind::system, "was overwritten");
+    EXPECT_ERROR(sr::save(folder_ / "copy.npy", x), sr::ErrorKind::system, "was overwritten");
+  }
+  EXPECT_GT(f(map(), path, false), 0) << "mapped anew, the file is read";
 }
 
 TEST_P(MappedData, OtherBusErrorsStillEndAWorkerByName) {

@@ -117,7 +117,8 @@ const MappedFile& MappedFiles::at(const FileEntry& entry) {
   const bool is_masters_node = place_.node == 0;
   FileDescriptor fd = is_masters_node ? open_again(entry, name) : open_here(name);
   std::unique_ptr<Guarded> guarded(new Guarded{{std::move(fd), name, entry.elements_at, entry.bytes}});
-  guarded->file.check_length();
+  if (is_masters_node) guarded->file.check_is(entry.state);
+  else guarded->file.check_unchanged();
   if (!is_masters_node && guarded->file.fingerprint() != entry.fingerprint) {
     throw Error(
         ErrorKind::system,
@@ -130,7 +131,7 @@ void MappedFiles::check(std::uint64_t id) const {
   const auto found = files_.find(id);
   if (found == files_.end()) return;
   const Guarded& guarded = *found->second;
-  guarded.file.check_length();  // bytes that are missing in its last page read as zeros, without a signal
+  guarded.file.check_unchanged();  // bytes that are missing in its last page read as zeros, without a signal
   if (!guarded.guard.has_struck()) return;
   throw Error(ErrorKind::system, guarded.file.name() +
                                      ": could not be read where it is mapped: it was shorter for a while, or its disk "

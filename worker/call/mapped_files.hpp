@@ -33,10 +33,11 @@ class MappedFiles {
  public:
   explicit MappedFiles(const NodePlace& place = {}) : place_(place) {}
   /// Maps the file at the first use. On a node other than the master's, that is the file with the same path. Throws Error
-  /// (system) if it cannot be mapped, is too short by now, or is not the file that the master has mapped.
+  /// (system) if it cannot be mapped, was overwritten since, or is not the file that the master has mapped.
   const MappedFile& at(const FileEntry& entry);
   void forget(std::uint64_t id) noexcept { files_.erase(id); }
-  /// Called after a body has read the file. Throws Error (system) if bytes were missing.
+  /// Called after a body has read the file. Throws Error (system) if bytes were missing, or if the file was
+  /// overwritten.
   void check(std::uint64_t id) const;
 
  private:
