@@ -80,7 +80,7 @@ std::uint64_t SharedHeap::allocate(std::size_t bytes, Contents contents, std::st
   free_.erase(best);
   if (offset != start) insert_free(start, {offset - start, extent.dirty});
   if (offset + size != end) insert_free(offset + size, {end - offset - size, extent.dirty});
-  used_[offset] = size;
+  used_[offset] = {size};
   used_bytes_ += size;
   if (contents == Contents::zero && extent.dirty) std::memset(segment_->at(offset), 0, size);
   if (log_ != nullptr) [[unlikely]] {
@@ -130,7 +130,11 @@ void SharedHeap::note_written(std::uint64_t offset, std::size_t bytes) {
 void SharedHeap::free(std::uint64_t offset, Giveback giveback) noexcept {
   const auto it = used_.find(offset);
   if (it == used_.end()) return;
-  const std::size_t size = it->second;
+  if (keeps_freed_) [[unlikely]] {
+    it->second.is_kept = true;
+    return;
+  }
+  const std::size_t size = it->second.bytes;
   used_.erase(it);
   used_bytes_ -= size;
   if (log_ != nullptr) [[unlikely]]
@@ -140,6 +144,14 @@ void SharedHeap::free(std::uint64_t offset, Giveback giveback) noexcept {
                         ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                     static_cast<off_t>(offset), static_cast<off_t>(size)) == 0;
   insert_free(offset, {size, !returned});
+}
+
+void SharedHeap::release_kept() noexcept {
+  keeps_freed_ = false;
+  for (auto it = used_.begin(); it != used_.end();) {
+    const auto extent = it++;  // free() erases it
+    if (extent->second.is_kept) free(extent->first, Giveback::later);
+  }
 }
 
 /// Merges an extent with its free neighbours, but not a clean one with a dirty one. So memory that is known to be zero

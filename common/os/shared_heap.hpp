@@ -38,6 +38,10 @@ class SharedHeap {
   SYNCRUN_EXPORT_FOR_CUDA std::uint64_t allocate(std::size_t bytes, Contents contents, std::string_view what);
   /// Frees the extent at `offset`. With Pages::kept, Giveback::now is treated as Giveback::later.
   SYNCRUN_EXPORT_FOR_CUDA void free(std::uint64_t offset, Giveback giveback) noexcept;
+  /// From now on, free() keeps extents, because another process may still write to them. Only release_kept() frees them.
+  void keep_freed() noexcept { keeps_freed_ = true; }
+  /// Frees the extents that were kept, and ends keep_freed().
+  void release_kept() noexcept;
   /// Returns the pages of free extents to the system, even with Pages::kept. The caller must know that no GPU has
   /// pinned them. Returns false if it returned no pages.
   bool trim() noexcept;
@@ -63,12 +67,16 @@ class SharedHeap {
   void note_written(std::uint64_t offset, std::size_t bytes);
 
   std::size_t used_bytes() const noexcept { return used_bytes_; }
-  std::size_t size_of(std::uint64_t offset) const { return used_.at(offset); }
+  std::size_t size_of(std::uint64_t offset) const { return used_.at(offset).bytes; }
 
  private:
   struct Free {
     std::size_t bytes;
     bool dirty;  // it may have pages with old contents
+  };
+  struct Used {
+    std::size_t bytes;
+    bool is_kept = false;  // it was freed after keep_freed()
   };
   void insert_free(std::uint64_t offset, Free extent);
   void note_freed(std::uint64_t offset, std::size_t bytes) noexcept;
@@ -80,8 +88,9 @@ class SharedHeap {
   std::size_t capacity_bytes_ = 0;
   Pages pages_ = Pages::returned;
   std::map<std::uint64_t, Free> free_;
-  std::map<std::uint64_t, std::size_t> used_;
+  std::map<std::uint64_t, Used> used_;
   std::size_t used_bytes_ = 0;
+  bool keeps_freed_ = false;
 };
 
 }  // namespace syncrun::detail

@@ -1,5 +1,7 @@
 // SessionOptions::on_worker_lost = respawn: a new worker takes the rank of one that was lost, and the session goes on.
 
+#include <sys/mman.h>
+
 #include <cmath>
 #include <csignal>
 #include <numeric>
@@ -423,6 +425,82 @@ TEST_P(Respawn, LetsTrainingGoOnFromWhereTheProgramLikes) {
     EXPECT_NEAR(w.get(rank)[0], 3 * std::pow(0.9, kSteps), 1e-12);
     EXPECT_NEAR(w.get(rank)[1], -4 * std::pow(0.9, kSteps), 1e-12);
   }
+}
+
+// ---- memory that a peer still writes ---------------------------------------------------------------------------
+
+enum class Memory : std::uint8_t { output, scratch };
+constexpr std::int64_t kMany = 1 << 18;
+constexpr int kIsHeld = 10, kMayGoOn = 11, kHasLeft = 12;  // fields of the board
+std::int64_t* held_board = nullptr;
+std::byte* held_page = nullptr;
+
+/// Runs in the middle of the reduction of rank 1: waits until rank 0 has left the call and uses its memory again.
+void hold_reduction(int) {
+  std::atomic_ref(held_board[kIsHeld]).store(1);
+  while (std::atomic_ref(held_board[kMayGoOn]).load() == 0) {
+  }
+  ::mprotect(held_page, 4096, PROT_READ | PROT_WRITE);
+}
+
+struct NotesEnd {
+  BoardView board;
+  int rank;
+  ~NotesEnd() {
+    if (rank == 1) field(board, kHasLeft).store(1);
+  }
+};
+
+std::span<double> filled(CpuWorker& worker, Sum<double, 1>& output, Memory memory, double value) {
+  const std::span<double> values =
+      memory == Memory::output ? std::span<double>(output.begin(), output.end()) : worker.scratch<double>(kMany);
+  std::ranges::fill(values, value);
+  return values;
+}
+
+/// Rank 2 is lost while rank 1 adds up an array in the memory of all ranks. Rank 1 comes to a page that it may not
+/// write, in its own part of its own array, and waits there.
+Sum<double, 1> lose_in_reduction(CpuWorker& worker, Comm& comm, BoardView board, Memory memory) {
+  const NotesEnd end{board, worker.rank()};
+  Sum<double, 1> output{worker, {memory == Memory::output ? kMany : 1}};
+  const std::span<double> values = filled(worker, output, memory, 1);
+  if (worker.rank() == 1) {
+    held_board = const_cast<std::int64_t*>(&board[0]);
+    const auto middle = reinterpret_cast<std::uintptr_t>(&values[kMany / 2]);
+    held_page = reinterpret_cast<std::byte*>(middle / 4096 * 4096);
+    ::signal(SIGSEGV, hold_reduction);
+    ::mprotect(held_page, 4096, PROT_READ);
+  }
+  if (worker.rank() == 2) {
+    std::thread([board] {
+      while (field(board, kIsHeld).load() == 0) std::this_thread::sleep_for(1ms);
+      die(Death::kill, board);
+    }).detach();
+  }
+  comm.all_reduce(values, Reduction::sum);
+  return output;
+}
+
+/// How many elements of an array of rank 0 another process has changed.
+Sum<int> count_overwritten(CpuWorker& worker, BoardView board, Memory memory) {
+  Sum<double, 1> output{worker, {memory == Memory::output ? kMany : 1}};
+  const std::span<double> values = filled(worker, output, memory, 7);
+  field(board, kMayGoOn).store(1);
+  while (field(board, kHasLeft).load() == 0) std::this_thread::sleep_for(1ms);
+  return static_cast<int>(std::ranges::count_if(values, [](double value) { return value != 7; }));
+}
+
+class RespawnMemory : public testing::TestWithParam<Memory> {};
+INSTANTIATE_TEST_SUITE_P(Of, RespawnMemory, testing::Values(Memory::output, Memory::scratch),
+                         [](const auto& info) { return info.param == Memory::output ? "Outputs" : "Scratch"; });
+
+TEST_P(RespawnMemory, IsNotUsedAgainWhileAPeerStillWritesThere) {
+  Session session{respawning(3)};
+  const Board board{session};
+  auto lost = session.function(lose_in_reduction).async(board.data(), GetParam());
+  auto later = session.function(count_overwritten).on_rank(0).async(board.data(), GetParam());
+  EXPECT_EQ(error_of([&] { lost.get(); }).kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(later.get(), 0);
 }
 
 }  // namespace

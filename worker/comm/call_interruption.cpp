@@ -22,6 +22,7 @@ bool CallInterruption::is_set() const noexcept {
 }
 
 void CallInterruption::raise() const {
+  if (memory_ != nullptr && command_ != nullptr) memory_->keep(*command_);
   if (is_lost()) raise_session_lost(attachment_);
   throw Abandoned();
 }

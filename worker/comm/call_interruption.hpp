@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "worker/comm/interruption.hpp"
+#include "worker/comm/left_memory.hpp"
 #include "worker/serve/attachment.hpp"
 
 namespace syncrun::detail {
@@ -14,7 +15,9 @@ class CallInterruption final : public Interruption {
   /// Whether this rank needs its peers to come through the command.
   enum class Peers : std::uint8_t { not_needed, needed };
 
-  explicit CallInterruption(const Attachment& attachment) noexcept : attachment_(attachment) {}
+  /// `memory`, if there is one, is told when a wait ends early.
+  explicit CallInterruption(const Attachment& attachment, LeftMemory* memory = nullptr) noexcept
+      : attachment_(attachment), memory_(memory) {}
 
   /// From here on, waits belong to `command`. If the peers are not needed, a failure of the command on another rank does
   /// not interrupt them.
@@ -34,6 +37,7 @@ class CallInterruption final : public Interruption {
   bool is_lost() const noexcept;
 
   const Attachment& attachment_;
+  LeftMemory* memory_;
   const Command* command_ = nullptr;  // null before the first
   bool needs_peers_ = false;
 };

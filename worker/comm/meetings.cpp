@@ -158,7 +158,7 @@ void Meetings::check_that_all_are_here(const Interruption& interruption) const {
     // A rank that seems to be behind has left as well: it is about to enter a collective of its next command.
     if (presence_of(rank) == Presence::here) continue;
     if (attachment_.control.outbox(*command_, rank).collective_steps >= step_) continue;
-    if (interruption.is_set()) throw Abandoned();  // it left because it or another rank failed
+    if (interruption.is_set()) interruption.raise();  // it left because it or another rank failed
     throw_has_left(rank, attachment_.rank);
   }
 }

@@ -68,7 +68,8 @@ WorkerCore::WorkerCore(Attachment& attachment)
              // GPUs of other ranks copy from this rank's arena, and pin its pages.
              pages_of(attachment_.control.kinds_here())),
       outgoing_(arena_, attachment_.slot().consumed),
-      interruption_(attachment_),
+      left_memory_(attachment_, arena_),
+      interruption_(attachment_, &left_memory_),
       meetings_(attachment_, policy_of_meetings(header_)),
       rendezvous_(attachment_, meetings_),
       peers_(attachment_, meetings_, interruption_),
@@ -108,14 +109,18 @@ void* WorkerCore::scratch(std::size_t bytes) {
   end_if_forked();
   if (bytes > scratch_bytes_) {
     void* larger = device_->allocate(bytes, SharedHeap::Contents::any, "a worker's scratch");
-    if (scratch_ != nullptr) {
-      device_->release(scratch_);
-      running_->note_stale_recordings();
-    }
+    drop_scratch();
     scratch_ = larger;
     scratch_bytes_ = bytes;
   }
   return scratch_;
+}
+
+void WorkerCore::drop_scratch() noexcept {
+  if (scratch_ == nullptr) return;
+  device_->release(std::exchange(scratch_, nullptr));
+  scratch_bytes_ = 0;
+  running_->note_stale_recordings();
 }
 
 void* WorkerCore::object(std::uint64_t id) const {
@@ -335,6 +340,7 @@ bool WorkerCore::depends_on_a_failure(const Command& command) const noexcept {
 
 void WorkerCore::execute(Command& command) {
   outgoing_.collect();
+  left_memory_.collect();
   if (has_lost_a_rank(command)) return give_up_for_loss(command);
   if (command.dependencies_count != 0) await_earlier(command);
   if (command.kind == CommandKind::move) await_values(command);
@@ -429,7 +435,9 @@ void WorkerCore::run_call(Command& command) {
     running_->check_files();
     running_->deliver(outbox);
     // A body may have caught the exception of a collective.
-    if (command.has_comm && command.failed.load(std::memory_order_acquire) == current_) throw Abandoned();
+    const bool has_failed =
+        command.failed.load(std::memory_order_acquire) == current_ || left_memory_.has_left(command);
+    if (command.has_comm && has_failed) throw Abandoned();
     outbox.vote = Vote::ok;
   } catch (...) {
     has_thrown = true;
@@ -525,6 +533,8 @@ void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) 
   command.failed.store(current_, std::memory_order_seq_cst);
   header_.to_peers.ring();
   if (meets_across_nodes(command.comm)) header_.to_master.ring();  // other nodes have to know
+  left_memory_.keep(command);                                      // peers may still reduce this rank's outputs
+  if (may_meet(command)) drop_scratch();
   running_->discard();
   device_->abandon();
 }

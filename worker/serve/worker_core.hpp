@@ -21,6 +21,7 @@
 #include "worker/call/shared_variables.hpp"
 #include "worker/comm/call_interruption.hpp"
 #include "worker/comm/collectives.hpp"
+#include "worker/comm/left_memory.hpp"
 #include "worker/comm/meetings.hpp"
 #include "worker/comm/outgoing_memory.hpp"
 #include "worker/comm/rendezvous.hpp"
@@ -98,6 +99,7 @@ class WorkerCore {
   void destroy_object(std::uint64_t id) noexcept;
   /// Destroys all replicated objects that are left.
   void destroy_objects() noexcept;
+  void drop_scratch() noexcept;
   const LoadedFunction& load(std::uint64_t function_offset);
   void cast_vote(const Command& command, Vote vote) noexcept;
   std::optional<CaughtFailure> missing_file() const;
@@ -110,6 +112,7 @@ class WorkerCore {
   WaitPolicy policy_;
   SharedHeap arena_;
   OutgoingMemory outgoing_;
+  LeftMemory left_memory_;
   CallInterruption interruption_;
   Meetings meetings_;
   SegmentRendezvous rendezvous_;

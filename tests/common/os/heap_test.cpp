@@ -60,6 +60,22 @@ TEST_F(Heap, GivesExtentsThatDoNotOverlap) {
   }
 }
 
+TEST_F(Heap, KeepsWhatIsFreedUntilItMayBeUsedAgain) {
+  const auto before = heap.allocate(kMegabyte, Contents::any, "a test");
+  heap.keep_freed();
+  heap.free(before, Giveback::now);
+  heap.free(before, Giveback::now);
+  std::memset(segment.at(before), 1, kMegabyte);  // its pages are still there
+  const auto meanwhile = heap.allocate(kMegabyte, Contents::any, "a test");
+  EXPECT_NE(meanwhile, before);
+  EXPECT_EQ(heap.used_bytes(), 2 * kMegabyte);
+  heap.release_kept();
+  EXPECT_EQ(heap.used_bytes(), kMegabyte);
+  const auto after = heap.allocate(kMegabyte, Contents::zero, "a test");
+  EXPECT_EQ(after, before);
+  EXPECT_TRUE(is_zero(after, kMegabyte));
+}
+
 /// The selected word of the system's setting, for example "advise" in "always within_size [advise] never deny force".
 std::string huge_pages_for_shared_memory() {
   std::ifstream setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");

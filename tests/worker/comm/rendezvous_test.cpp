@@ -205,6 +205,30 @@ TEST_F(InterruptionOfACall, IsTheLossOfAWorkerInAnyCase) {
   EXPECT_NE(ranks_[0].attachment.slot().released_ns.load(), 0);
 }
 
+TEST_F(InterruptionOfACall, KeepsTheMemoryOfTheRankUntilItsPeersAreDoneOrLost) {
+  constexpr std::size_t kBytes = std::size_t{1} << 16U;
+  SharedHeap arena(segment_, std::uint64_t{32} << 20U, std::uint64_t{16} << 20U);
+  LeftMemory memory(ranks_[0].attachment, arena);
+  CallInterruption interruption(ranks_[0].attachment, &memory);
+  interruption.begin(control_.command_in(kMeetingCommand), CallInterruption::Peers::needed);
+  const auto array_of_next_command = [&] {
+    memory.collect();
+    const auto array = arena.allocate(kBytes, SharedHeap::Contents::any, "an array");
+    arena.free(array, SharedHeap::Giveback::later);
+    return array;
+  };
+  const auto array = array_of_next_command();
+  EXPECT_EQ(array_of_next_command(), array);
+  fail();
+  EXPECT_THROW(interruption.check(), Abandoned);
+  EXPECT_EQ(array_of_next_command(), array);
+  EXPECT_NE(array_of_next_command(), array) << "peers may write to what was freed after the failure";
+  finish(kMeetingCommand, 1);
+  EXPECT_NE(array_of_next_command(), array);
+  control_.worker(2).is_lost.store(1);
+  EXPECT_EQ(array_of_next_command(), array);
+}
+
 TEST_F(InterruptionOfACall, EndsARendezvousWhenAWorkerIsLost) {
   std::jthread watcher([this] {
     std::this_thread::sleep_for(milliseconds(20));
