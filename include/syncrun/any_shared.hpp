@@ -97,13 +97,10 @@ inline constexpr bool kIsShared = false;
 template <class T, std::size_t N>
 inline constexpr bool kIsShared<Shared<T, N>> = true;
 
+/// An array for the values of the variable. It has no elements yet.
 template <Element T, std::size_t N>
-Array<T, N> array_for_gather(const Shared<T, N>& variable) {
-  return Array<T, N>(to_shape<N>(gathered_extents(*variable.record())));
-}
-template <Element T, std::size_t N>
-Array<T, N> array_for_reduce(const Shared<T, N>& variable) {
-  return Array<T, N>(to_shape<N>(common_extents(*variable.record(), "reduce")));
+Array<T, N> array_for(const Shared<T, N>&) {
+  return {};
 }
 }  // namespace detail
 

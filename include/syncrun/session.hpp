@@ -256,8 +256,8 @@ class Session {
     requires(sizeof...(S) > 0 && (detail::kIsShared<S> && ...))
   auto gather(const S&... variables) const {
     const auto records = resolve({variables...}, "gather");
-    std::tuple arrays{detail::array_for_gather(variables)...};
-    detail::gather_to(records, places_of(arrays));
+    std::tuple arrays{detail::array_for(variables)...};
+    detail::gather_to(records, detail::Gathered::rows, makers_of(arrays));
     return arrays;
   }
   /// Reduces each variable to the master and returns a tuple of arrays:
@@ -266,8 +266,8 @@ class Session {
     requires(sizeof...(S) > 0 && (detail::kIsShared<S> && ...))
   auto reduce(Reduction reduction, const S&... variables) const {
     const auto records = resolve({variables...}, "reduce");
-    std::tuple arrays{detail::array_for_reduce(variables)...};
-    detail::reduce_to_master(records, reduction, {}, places_of(arrays));
+    std::tuple arrays{detail::array_for(variables)...};
+    detail::reduce_to_master(records, reduction, {}, makers_of(arrays));
     return arrays;
   }
 
@@ -414,8 +414,8 @@ class Session {
     return detail::resolve(*core_, list.variables(), what);
   }
   template <class... Arrays>
-  static std::array<void*, sizeof...(Arrays)> places_of(std::tuple<Arrays...>& arrays) noexcept {
-    return std::apply([](auto&... array) { return std::array<void*, sizeof...(Arrays)>{array.data()...}; }, arrays);
+  static std::array<detail::ArrayMaker, sizeof...(Arrays)> makers_of(std::tuple<Arrays...>& arrays) noexcept {
+    return std::apply([](auto&... array) { return std::array{detail::maker_of(array)...}; }, arrays);
   }
 
   template <class Pointer>  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved on

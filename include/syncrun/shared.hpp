@@ -24,8 +24,9 @@ namespace syncrun {
 ///
 /// Members that move values wait until the ranks involved have moved them, except get_async() and copy(), which return
 /// at once. Each of these ranks first finishes the calls that were sent to it earlier. Members that write also wait for
-/// all calls in flight that use the variable. Members throw Error: usage for bad arguments or a closed session; system
-/// if there is not enough memory. A usage error comes before any worker does anything. Session has collectives on
+/// all calls in flight that use the variable. Members throw Error: usage for bad arguments, a closed session, or a copy
+/// that they read and that was lost with its worker (OnWorkerLost::respawn); system if there is not enough memory. A usage
+/// error comes before any worker does anything. Session has collectives on
 /// several variables at once.
 template <Element T, std::size_t N>
 class Shared {
@@ -71,8 +72,8 @@ class Shared {
 
   /// Returns all copies, concatenated along the rows in rank order. The copies may have different numbers of rows.
   [[nodiscard]] Array<T, N> gather() const {
-    Array<T, N> all(detail::to_shape<N>(detail::gathered_extents(held())));
-    detail::gather_to({&record(), 1}, std::array<void*, 1>{all.data()});
+    Array<T, N> all;
+    detail::gather_to({&record(), 1}, detail::Gathered::rows, std::array{detail::maker_of(all)});
     return all;
   }
   /// Returns all copies, stacked: element [rank] is the copy of that rank. The copies must have the same shape on all
@@ -80,12 +81,8 @@ class Shared {
   [[nodiscard]] Array<T, N + 1> gather_stacked() const
     requires(N < kMaxDimensions)
   {
-    const Shape<N> shape = detail::to_shape<N>(detail::common_extents(held(), "gather_stacked"));
-    Shape<N + 1> stacked;
-    stacked[0] = static_cast<std::int64_t>(detail::all_extents(held()).size());
-    for (std::size_t i = 0; i < N; ++i) stacked[i + 1] = shape[i];
-    Array<T, N + 1> all(stacked);
-    detail::gather_to({&record(), 1}, std::array<void*, 1>{all.data()});
+    Array<T, N + 1> all;
+    detail::gather_to({&record(), 1}, detail::Gathered::stacked, std::array{detail::maker_of(all)});
     return all;
   }
   /// Concatenates all copies along the rows, in rank order. The result becomes every rank's new copy. The copies may
@@ -105,8 +102,8 @@ class Shared {
   }
   /// Reduces like all_reduce(), but returns the result to the master. The copies do not change.
   [[nodiscard]] Array<T, N> reduce(Reduction reduction, const CollectiveOptions& options = {}) const {
-    Array<T, N> result(detail::to_shape<N>(detail::common_extents(held(), "reduce")));
-    detail::reduce_to_master({&record(), 1}, reduction, options, std::array<void*, 1>{result.data()});
+    Array<T, N> result;
+    detail::reduce_to_master({&record(), 1}, reduction, options, std::array{detail::maker_of(result)});
     return result;
   }
   /// Reduces like all_reduce(), and divides the rows of the result among the ranks as evenly as possible, in rank
@@ -117,8 +114,8 @@ class Shared {
 
   /// Returns one rank's copy.
   [[nodiscard]] Array<T, N> get(int rank) const {
-    Array<T, N> copy(shape(rank));
-    detail::get_from_rank(held(), rank, copy.data());
+    Array<T, N> copy;
+    detail::get_from_rank(held(), rank, detail::maker_of(copy));
     return copy;
   }
   /// Starts to fetch one rank's copy, and returns. The rank reads its values when it has finished the calls that were

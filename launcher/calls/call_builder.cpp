@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "common/arrays/extents.hpp"
@@ -36,6 +37,7 @@ struct CallBuilder::State {
   bool is_published = false;
   bool has_values = false;         // an argument is a Value
   bool has_rows_on_nodes = false;  // of an argument, each node has only some rows
+  std::optional<Settled> settled;  // since the last wait; what was checked is still so
   RowsCheck rows;
 };
 
@@ -50,6 +52,7 @@ CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, std::s
     CommandRunner& commands = session_->commands();
     state.command =
         &(ranks.empty() ? commands.next_command(session_->all_ranks()) : commands.next_command(set_of(ranks)));
+    state.settled.emplace(commands.waits_so_far());
     state.slot = &session_->calls().next_slot();
     state.call = &state.command->begin<CallPayload>();
     state.in_flight = &session_->calls().next_in_flight();
@@ -139,10 +142,25 @@ void CallBuilder::put_bytes(const void* bytes, std::size_t count, std::size_t by
 /// Checks that every rank of the call has a copy, possibly with zero rows, because the body gets a view of it.
 void CallBuilder::check_assigned(const VariableRecord& variable, std::size_t argument) {
   const RankSet& ranks = state().command->ranks;
+  const Settled& settled = *state().settled;
+  const AssignedRanks& assigned = variable.copies(settled).assigned;
+  if (assigned.all()) return;
   for (const int rank : ranks) {
-    if (variable.assigned.has(static_cast<std::size_t>(rank))) continue;
-    throw_usage(describe_argument(*function_, argument) + ": variable " + not_assigned(variable, ranks));
+    if (assigned.has(static_cast<std::size_t>(rank))) continue;
+    throw_usage(describe_argument(*function_, argument) + ": variable " + not_assigned(variable, settled, ranks));
   }
+}
+
+/// After a wait, the arguments so far may no longer be as they were checked. Returns whether something has changed.
+bool CallBuilder::check_again() {
+  State& state = this->state();
+  if (state.settled->renew()) return false;
+  for (std::size_t i = 0; i < state.in_flight->arguments_count; ++i) {
+    if (!is_variable(function_->signature.arguments[i].kind) || !state.in_flight->arguments[i]) continue;
+    const auto& variable = *static_cast<VariableRecord*>(state.in_flight->arguments[i].get());
+    if (!variable.value) check_assigned(variable, i);
+  }
+  return true;
 }
 
 /// The call reads rows of a Value, so it requires the extents.
@@ -151,6 +169,7 @@ void CallBuilder::settle(VariableRecord& value) {
   CommandRunner::Pause pause(session_->commands());
   settle_extents(session_->commands(), value);
   pause.end();
+  check_again();
 }
 
 void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) {
@@ -164,7 +183,7 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
   if (variable->value) {
     state.has_values = true;
     if (type.kind == ArgumentKind::sliced) settle(*variable);
-  } else if (!variable->assigned.all()) {
+  } else {
     check_assigned(*variable, index);
   }
   for (std::size_t other = 0; other < index; ++other) {
@@ -198,7 +217,6 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   CallPayload& call = *state.call;
   call.function = function.entry;
   call.object = function.object ? function.object->id : 0;
-  call.is_first = function.came_through_after != session_->commands().replacements();
   call.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
   call.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
   command.has_comm = function.signature.has_comm;
@@ -212,11 +230,7 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
     }
     command.timeout_ms = std::min(*options_->timeout, Patience::kLongestLimit).count();
   }
-  state.rows.finish(function, command.ranks, session_->weights(), *options_, session_->memory(), call,
-                    state.in_flight->temporaries);
-  if (state.has_rows_on_nodes) [[unlikely]]
-    check_rows_there();
-  if (call.is_measured) check_measurable();
+  find_rows();
 
   CallValues values(session_->commands(), session_->logger(), function, *state.in_flight);
   if (state.has_values) {
@@ -225,7 +239,9 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   if (function.keeps_outputs) values.make(call, command.ranks, result, *state.slot);
   if (state.has_values) {
     if (const auto failure = values.bring(command.ranks)) return failure;
+    if (check_again()) find_rows();  // bring() may have waited
   }
+  call.is_first = function.came_through_after != session_->commands().replacements();
   if (const auto failure = take_dependencies()) return failure;
   if (state.has_values) values.depend(command.ranks);
   const std::uint64_t id = session_->commands().publish();
@@ -233,6 +249,17 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   if (state.has_values || function.keeps_outputs) values.note(command.ranks, id);
   state.in_flight->for_each_written([&](WriteLog& writes) { session_->calls().note_write(writes, id); });
   return nullptr;
+}
+
+/// Determines the rows of the call from what is known now.
+void CallBuilder::find_rows() {
+  State& state = this->state();
+  CallPayload& call = *state.call;
+  state.rows.finish(*state.settled, *function_, state.command->ranks, session_->weights(), *options_,
+                    session_->memory(), call, state.in_flight->temporaries);
+  if (state.has_rows_on_nodes) [[unlikely]]
+    check_rows_there();
+  if (call.is_measured) check_measurable();
 }
 
 /// Refuses a call whose ranks read rows that are not on their node.
@@ -263,7 +290,7 @@ void CallBuilder::check_measurable() {
                 "' has a Comm& and runs on GPUs, where collectives are part of the stream: pass a function without a "
                 "Comm& that computes the same rows");
   }
-  state.rows.check_measurable(function, ranks, *options_, *state.call);
+  state.rows.check_measurable(*state.settled, function, ranks, *options_, *state.call);
 }
 
 /// The call depends on the calls that wrote what it uses. Returns a failure among these that the program has not seen.

@@ -154,10 +154,16 @@ class CallTable {
     Destination destination;
     std::uint64_t command;
   };
+  /// Something that a call may have written only in part.
+  struct UnfinishedWrite {
+    std::shared_ptr<WriteLog> log;
+    RankSet ranks;  // of the call
+  };
   /// Ends everything in flight without a result. Every rank has passed it. Calls `free` with each temporary.
   struct Unfinished {
     std::vector<UnfinishedCall> calls;
     std::vector<UnfinishedValue> values;
+    std::vector<UnfinishedWrite> writes;
   };
   template <class Free>
   Unfinished take_unfinished(Free&& free);
@@ -237,6 +243,8 @@ CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
     for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
       unfinished.values.push_back({value, to, entry.id});
     });
+    for (auto& log : call.written())
+      unfinished.writes.push_back({std::move(log), control_.command_in(entry.slot).ranks});
     if (call.result != nullptr) {
       call.result->finished = true;
       unfinished.calls.push_back({call.result, call.kept_result});

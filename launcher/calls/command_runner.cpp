@@ -47,6 +47,7 @@ CommandHead& CommandRunner::next_command(const RankSet& ranks) {
 }
 
 bool CommandRunner::make_room(const RankSet& ranks) {
+  waits().note_wait();  // also if there is room
   bool waited = false;
   while (const auto blocker = calls_.blocker(ranks)) {
     await(*blocker);
@@ -83,6 +84,7 @@ std::uint64_t CommandRunner::publish() {
     throw;
   }
   const std::uint64_t id = calls_.publish();
+  waits().note_wait();  // the room for this command is used
   if (nodes_ != nullptr) [[unlikely]]
     give_to_nodes(id);
   return id;
@@ -132,7 +134,7 @@ std::optional<std::size_t> CommandRunner::moved_bytes(const InFlight& command) c
   const auto& variable = *static_cast<const VariableRecord*>(command.arguments[0].get());
   const auto rank = command.brings_to.rank();
   const auto* const copies = segment().at<VariableEntry>(variable.entry)->copies();
-  const Extents& extents = rank ? copies[*rank].extents : variable.extents.front();
+  const Extents& extents = rank ? copies[*rank].extents : variable.value->extents;
   return elements_in({extents.data(), variable.dimensions}) * size_of(variable.dtype);
 }
 
@@ -149,8 +151,9 @@ void CommandRunner::write_dependencies() {
   calls_.set_dependencies(offset, count);
 }
 
-void CommandRunner::fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) {
-  CommandHead& command = next_command(ranks);
+void CommandRunner::fill_in(const Room& room, const char* what, const std::string& subject, const Fill& fill) {
+  room.check();
+  CommandHead& command = calls_.next(room.ranks(), call_timeout_);
   InFlight& in_flight = calls_.next_in_flight();
   in_flight.what = what;
   in_flight.subject = subject;
@@ -162,8 +165,8 @@ void CommandRunner::fill_in(const char* what, const std::string& subject, const 
   }
 }
 
-void CommandRunner::run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) {
-  fill_in(what, subject, ranks, fill);
+void CommandRunner::run_system(const Room& room, const char* what, const std::string& subject, const Fill& fill) {
+  fill_in(room, what, subject, fill);
   CallResult result;
   calls_.next_in_flight().result = &result;
   await(publish());
@@ -172,9 +175,9 @@ void CommandRunner::run_system(const char* what, const std::string& subject, con
   std::rethrow_exception(result.error);
 }
 
-std::uint64_t CommandRunner::launch_system(const char* what, const std::string& subject, const RankSet& ranks,
+std::uint64_t CommandRunner::launch_system(const Room& room, const char* what, const std::string& subject,
                                            const Fill& fill) {
-  fill_in(what, subject, ranks, fill);
+  fill_in(room, what, subject, fill);
   InFlight& in_flight = calls_.next_in_flight();
   in_flight.kept_result = std::make_shared<CallResult>();  // as if the program had dropped its future
   in_flight.result = in_flight.kept_result.get();
@@ -195,7 +198,14 @@ Woken CommandRunner::wait(CallLimits& limits, Ready&& ready) {
   return wait_until(bell, policy_, naps, ready, lost, look);
 }
 
+/// Returns if the worker was replaced. Then nothing is in flight.
+void CommandRunner::end_with_loss(std::uint64_t id) {
+  waits().note_change();
+  ends_.end_with_loss(id);
+}
+
 void CommandRunner::await(std::uint64_t id) {
+  waits().note_wait();
   while (calls_.is_in_flight(id)) {
     const auto& dependencies = calls_.in_flight(id).dependencies;
     const auto earlier = std::find_if(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& other) {
@@ -207,12 +217,12 @@ void CommandRunner::await(std::uint64_t id) {
     }
     CallLimits limits(calls_);
     switch (wait(limits, calls_.completion_of(id))) {
-      case Woken::interrupted: ends_.end_with_loss(id); continue;  // the worker was replaced, and nothing is in flight
+      case Woken::interrupted: end_with_loss(id); continue;
       case Woken::expired: expire(*limits.expired()); continue;
       case Woken::ready: break;
     }
     if (is_lost(id)) {
-      ends_.end_with_loss(id);
+      end_with_loss(id);
       continue;
     }
     if (calls_.entries().size() > 1) limits.end();  // if it is the only one, no clock runs any more
@@ -221,6 +231,7 @@ void CommandRunner::await(std::uint64_t id) {
 }
 
 std::size_t CommandRunner::await_any(std::span<CallResult* const> results) {
+  waits().note_wait();
   for (;;) {
     if (const auto first = first_over(results)) {
       if (const auto id = calls_.command_of(*results[*first])) await(*id);
@@ -229,7 +240,7 @@ std::size_t CommandRunner::await_any(std::span<CallResult* const> results) {
     CallLimits limits(calls_);
     const auto ready = [&] { return first_over(results).has_value(); };
     switch (wait(limits, ready)) {
-      case Woken::interrupted: ends_.end_with_loss(calls_.entries().front().id); continue;
+      case Woken::interrupted: end_with_loss(calls_.entries().front().id); continue;
       case Woken::expired: expire(*limits.expired()); continue;
       case Woken::ready: break;
     }
@@ -248,10 +259,12 @@ std::optional<std::size_t> CommandRunner::first_over(std::span<CallResult* const
 }
 
 void CommandRunner::drain_all() {
+  waits().note_wait();
   while (!calls_.is_idle()) await(calls_.entries().front().id);
 }
 
 void CommandRunner::await_users(const void* record) {
+  waits().note_wait();
   while (const auto user = calls_.first_user(record)) await(*user);
 }
 
@@ -259,6 +272,7 @@ void CommandRunner::await_users(const void* record) {
 bool CommandRunner::is_lost(std::uint64_t id) const noexcept { return has_lost_worker() && calls_.was_given_up(id); }
 
 void CommandRunner::collect_complete() {
+  waits().note_wait();
   // A command comes after those on which it depends, so one pass is enough.
   for (std::size_t i = 0; i < calls_.entries().size();) {
     const std::uint64_t id = calls_.entries()[i].id;
@@ -314,6 +328,7 @@ void CommandRunner::fetch_outputs(const Command& command, InFlight& call) {
 }
 
 void CommandRunner::collect_failure(std::uint64_t id, const std::exception_ptr& error) {
+  waits().note_change();
   const Command& command = calls_.command(id);
   const InFlight& call = calls_.in_flight(id);
   const bool has_lost_device = CallTable::has_failed(command, call) && calls_.has_lost_device(id);

@@ -89,8 +89,8 @@ class CommandRunner final : public SystemCommands {
   bool holds_large_values();
   void drain_all() override;
   void await_users(const void* record) override;
-  void run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) override;
-  std::uint64_t launch_system(const char* what, const std::string& subject, const RankSet& ranks,
+  void run_system(const Room& room, const char* what, const std::string& subject, const Fill& fill) override;
+  std::uint64_t launch_system(const Room& room, const char* what, const std::string& subject,
                               const Fill& fill) override;
   bool is_open() const noexcept override { return state_.is_open(); }
   /// Hands out the result of a command that can be collected.
@@ -98,8 +98,6 @@ class CommandRunner final : public SystemCommands {
 
   /// True if a worker was lost and await() has not dealt with it yet.
   bool has_lost_worker() const noexcept { return control_.header().lost.load(std::memory_order_seq_cst) != 0; }
-  /// How often lost workers have been replaced. One replacement may replace several workers.
-  std::uint64_t replacements() const noexcept { return control_.header().replacements.load(std::memory_order_relaxed); }
 
   /// If a node is lost, ends the session and throws the error about it. For waits in which no command is in flight.
   void check_nodes();
@@ -118,7 +116,8 @@ class CommandRunner final : public SystemCommands {
   Woken wait(CallLimits& limits, Ready&& ready);
   bool is_lost(std::uint64_t id) const noexcept;
   std::optional<std::size_t> first_over(std::span<CallResult* const> results) const;
-  void fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill);
+  void fill_in(const Room& room, const char* what, const std::string& subject, const Fill& fill);
+  void end_with_loss(std::uint64_t id);
   void write_dependencies();
   std::vector<std::string> waited_for(const InFlight& next) const;
   std::optional<std::size_t> moved_bytes(const InFlight& command) const;

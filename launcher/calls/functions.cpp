@@ -136,7 +136,8 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
 }
 
 void construct_object(SystemCommands& commands, const ObjectRecord& object, const RankSet& ranks) {
-  commands.run_system("construction", object.name, ranks, [&](CommandHead& command, InFlight& in_flight) {
+  const Room room = commands.settle(ranks);
+  commands.run_system(room, "construction", object.name, [&](CommandHead& command, InFlight& in_flight) {
     command.ranks = ranks;
     auto& construction = command.begin<CallPayload>();
     construction.constructs = true;
@@ -159,9 +160,9 @@ ObjectRecord::~ObjectRecord() {
   SessionCore* core = session.get();
   core->registry().release_later([core, object = id, entry = constructor] {
     core->heap().free(entry, SharedHeap::Giveback::later);
-    core->commands().launch_system(
-        "the destruction of a replicated object", "", core->all_ranks(),
-        [&](CommandHead& command, InFlight&) { command.begin<DestroyPayload>().object = object; });
+    CommandRunner& commands = core->commands();
+    commands.launch_system(commands.settle(core->all_ranks()), "the destruction of a replicated object", "",
+                           [&](CommandHead& command, InFlight&) { command.begin<DestroyPayload>().object = object; });
   });
 }
 

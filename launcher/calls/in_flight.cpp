@@ -24,6 +24,18 @@ std::string InFlight::name() const {
   return subject.empty() ? what : what + (" of " + subject);
 }
 
+std::vector<std::shared_ptr<WriteLog>> InFlight::written() const {
+  std::vector<std::shared_ptr<WriteLog>> logs;
+  if (!function) return logs;
+  for (std::size_t i = 0; i < arguments_count; ++i) {
+    if (!is_written(function->signature.arguments[i].kind)) continue;
+    const auto variable = std::static_pointer_cast<VariableRecord>(arguments[i]);
+    logs.emplace_back(variable, &variable->writes);
+  }
+  if (function->object && function->writes_object) logs.emplace_back(function->object, &function->object->writes);
+  return logs;
+}
+
 bool InFlight::uses(const void* record) const noexcept {
   const auto* const end = arguments.begin() + static_cast<std::ptrdiff_t>(arguments_count);
   if (std::any_of(arguments.begin(), end, [&](const auto& argument) { return argument.get() == record; })) return true;

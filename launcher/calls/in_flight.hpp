@@ -68,6 +68,8 @@ struct InFlight {
     }
     if (function->object && function->writes_object) visit(function->object->writes);
   }
+  /// The same for who outlives the call. Each pointer keeps the variable or the object alive.
+  std::vector<std::shared_ptr<WriteLog>> written() const;
 };
 
 }  // namespace syncrun::detail

@@ -66,12 +66,15 @@ void RowsCheck::add_sliced(const VariableRecord& variable, std::size_t argument)
   sliced_[sliced_count_++] = {&variable, argument};
 }
 
-void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, const RowWeights& weights,
-                       const CallOptions& options, SegmentHeap memory, CallPayload& call,
+void RowsCheck::finish(const Settled& settled, const FunctionRecord& function, const RankSet& ranks,
+                       const RowWeights& weights, const CallOptions& options, SegmentHeap memory, CallPayload& call,
                        std::vector<std::uint64_t>& temporaries) const {
   const bool has_scattered = this->has_scattered();
   const bool has_sliced = sliced_count_ != 0;
   call.slices = options.slices;
+  call.rows = -1;  // also if this is the second time
+  call.rows_are_local = false;
+  call.batch_s_by_rank = call.share_begins = 0;
   if (options.rows.is_given()) take_count(function, options, call);
   if (!has_scattered && options.batch.kind() != Rows::Kind::all) {
     throw_usage("batch was given, but '" + function.name + "' has no scattered argument");
@@ -89,7 +92,7 @@ void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, con
   if (has_scattered) select_scattered(function, options, memory, call, temporaries);
   if (call.rows > 0 && !weights.are_equal() && !call.is_measured)
     divide(function, ranks, weights, memory, call, temporaries);
-  if (has_sliced) select_local(function, ranks, options, memory, call, temporaries);
+  if (has_sliced) select_local(settled, function, ranks, options, memory, call, temporaries);
   if (call.rows == 0) throw_usage("a call of '" + function.name + "' requires at least one row, got 0");
   if (options.slices < 1 || options.slices > call.rows) {
     throw_usage("slices is from 1 to the number of rows, " + std::to_string(call.rows) + ", got " +
@@ -102,8 +105,8 @@ void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, con
   }
 }
 
-void RowsCheck::check_measurable(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
-                                 const CallPayload& call) const {
+void RowsCheck::check_measurable(const Settled& settled, const FunctionRecord& function, const RankSet& ranks,
+                                 const CallOptions& options, const CallPayload& call) const {
   if (call.rows < 0) {
     throw_usage("balance measures the time per row, but '" + function.name +
                 "' has no rows: pass the number of rows of the call as rows");
@@ -114,7 +117,7 @@ void RowsCheck::check_measurable(const FunctionRecord& function, const RankSet& 
                 function.name + "' has " + std::to_string(call.rows) + ": pass more rows");
   }
   for (const int rank : ranks) {
-    if (local_rows(rank, options.batch_s) != 0) continue;
+    if (local_rows(settled, rank, options.batch_s) != 0) continue;
     throw_usage("balance requires a row for each rank, but '" + function.name + "' has none on rank " +
                 std::to_string(rank) + ": give every rank rows");
   }
@@ -182,10 +185,10 @@ void RowsCheck::divide(const FunctionRecord& function, const RankSet& ranks, con
   weights.divide(call.rows, ranks, {memory.segment.at<std::int64_t>(call.share_begins), count});
 }
 
-std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
+std::int64_t RowsCheck::local_rows(const Settled& settled, int rank, const LocalRows& selection) const {
   const Rows& rows = selection.of_rank(rank);
   if (rows.kind() != Rows::Kind::all) return rows.count();
-  return sliced_[0].variable->extents[static_cast<std::size_t>(rank)][0];
+  return sliced_[0].variable->extents_on(settled, static_cast<std::size_t>(rank))[0];
 }
 
 /// True if the copies of other ranks may not have their shape yet when a rank begins the call: moves and copies on their
@@ -197,10 +200,11 @@ bool RowsCheck::shapes_may_be_unknown(const Segment& segment) const noexcept {
   return has_other_nodes || first.value != nullptr || !first.writes.copies.empty();
 }
 
-void RowsCheck::select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
-                             SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
+void RowsCheck::select_local(const Settled& settled, const FunctionRecord& function, const RankSet& ranks,
+                             const CallOptions& options, SegmentHeap memory, CallPayload& call,
+                             std::vector<std::uint64_t>& temporaries) const {
   const LocalRows& selection = options.batch_s;
-  const std::size_t world_size = sliced_[0].variable->extents.size();
+  const std::size_t world_size = sliced_[0].variable->copies(settled).extents.size();
   if (selection.is_per_rank() && selection.ranks() != world_size) {
     throw_usage("batch_s requires one selection per rank, " + std::to_string(world_size) + " in all, got " +
                 std::to_string(selection.ranks()));
@@ -210,16 +214,16 @@ void RowsCheck::select_local(const FunctionRecord& function, const RankSet& rank
   std::int64_t total = 0;
   for (const int rank : ranks) {
     const auto at = static_cast<std::size_t>(rank);
-    available[at] = sliced_[0].variable->extents[at][0];
+    available[at] = sliced_[0].variable->extents_on(settled, at)[0];
     for (std::size_t i = 1; i < sliced_count_; ++i) {
-      const std::int64_t other = sliced_[i].variable->extents[at][0];
+      const std::int64_t other = sliced_[i].variable->extents_on(settled, at)[0];
       if (other == available[at]) continue;
       throw_usage(describe_argument(function, sliced_[i].argument, sliced_[i].variable->name) + " has " +
                   std::to_string(other) + " rows on rank " + std::to_string(rank) + ", but " +
                   describe_argument(function, sliced_[0].argument, sliced_[0].variable->name) + " has " +
                   std::to_string(available[at]));
     }
-    const std::int64_t rows = local_rows(rank, selection);
+    const std::int64_t rows = local_rows(settled, rank, selection);
     total += rows;
     if (!has_scattered()) continue;
     const std::int64_t share = share_in_call(memory.segment, call, ranks, rank).count();

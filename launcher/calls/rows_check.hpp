@@ -38,12 +38,12 @@ class RowsCheck {
 
   /// Fills in the rows of the call for `ranks`, which divide the rows by their weights. Index lists and the shares of
   /// ranks with weights go to the heap, and their offsets are added to `temporaries`. Throws Error (usage).
-  void finish(const FunctionRecord& function, const RankSet& ranks, const RowWeights& weights,
+  void finish(const Settled& settled, const FunctionRecord& function, const RankSet& ranks, const RowWeights& weights,
               const CallOptions& options, SegmentHeap memory, CallPayload& call,
               std::vector<std::uint64_t>& temporaries) const;
   /// After finish(): throws Error (usage) unless every rank has rows whose time can be measured.
-  void check_measurable(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
-                        const CallPayload& call) const;
+  void check_measurable(const Settled& settled, const FunctionRecord& function, const RankSet& ranks,
+                        const CallOptions& options, const CallPayload& call) const;
 
  private:
   struct SlicedArgument {
@@ -64,9 +64,10 @@ class RowsCheck {
                         CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
   static void divide(const FunctionRecord& function, const RankSet& ranks, const RowWeights& weights,
                      SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries);
-  void select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
-                    SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
-  std::int64_t local_rows(int rank, const LocalRows& selection) const;
+  void select_local(const Settled& settled, const FunctionRecord& function, const RankSet& ranks,
+                    const CallOptions& options, SegmentHeap memory, CallPayload& call,
+                    std::vector<std::uint64_t>& temporaries) const;
+  std::int64_t local_rows(const Settled& settled, int rank, const LocalRows& selection) const;
   bool shapes_may_be_unknown(const Segment& segment) const noexcept;
 
   ScatteredArgument scattered_;  // the first argument that batch selects from

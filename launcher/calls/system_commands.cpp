@@ -6,9 +6,31 @@
 
 namespace syncrun::detail {
 
+Room SystemCommands::settle(const RankSet& ranks, std::span<const void* const> records) {
+  for (const void* const record : records) await_users(record);
+  make_room(ranks);  // a wait makes no new users
+  return {waits_, ranks};
+}
+
+void SystemCommands::when_settled(const RankSet& ranks, std::span<const void* const> records,
+                                  const std::function<void(const Room&)>& change) {
+  const std::uint64_t before = calls_.last_published();
+  try {
+    return change(settle(ranks, records));
+  } catch (const Error& error) {
+    if (error.native_code() != ENOMEM || calls_.last_published() != before || calls_.is_idle()) throw;
+  }
+  drain_all();
+  change(settle(ranks, records));
+}
+
+std::uint64_t SystemCommands::replacements() const noexcept {
+  return segment().at<const ControlHeader>(0)->replacements.load(std::memory_order_relaxed);
+}
+
 void SystemCommands::give_back_pages() {
   if (!devices_.kinds().has(DeviceKind::cuda)) return;
-  run_system("unpin", "", all_ranks(), [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); });
+  run_system(settle(all_ranks()), "unpin", "", [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); });
   heap().trim();
 }
 
@@ -61,6 +83,7 @@ void SystemCommands::follow(const WriteLog& writes, const RankSet& sources) {
 }
 
 std::uint64_t SystemCommands::allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) {
+  waits_.note_wait();  // also if it need not wait this time
   try {
     return heap().allocate(bytes, contents, what);
   } catch (const Error& error) {

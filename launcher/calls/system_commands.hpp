@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,7 @@
 #include "launcher/devices/comm_table.hpp"
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/pool/segment_heap.hpp"
+#include "launcher/session/settled.hpp"
 
 namespace syncrun::detail {
 
@@ -27,14 +29,29 @@ class SystemCommands {
   SystemCommands(const SystemCommands&) = delete;
   SystemCommands& operator=(const SystemCommands&) = delete;
 
-  /// Fills in a command for these ranks, publishes it and waits for it. Each rank runs it after the commands that the
-  /// rank has got before. Throws the error of the command. `what` and `subject` name the command in messages:
-  /// "all_reduce", "weights".
-  virtual void run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) = 0;
+  /// Fills in a command for the ranks of the room, publishes it without a wait, and waits for it. Each rank runs it after
+  /// the commands that the rank has got before. Throws the error of the command, and Error (system) if the room was made
+  /// before a wait. `what` and `subject` name the command in messages: "all_reduce", "weights".
+  virtual void run_system(const Room& room, const char* what, const std::string& subject, const Fill& fill) = 0;
   /// As run_system(), but does not wait. Returns the id of the command. The temporaries are freed once the command has
   /// been collected. A failure surfaces when the session waits for everything, or is closed.
-  virtual std::uint64_t launch_system(const char* what, const std::string& subject, const RankSet& ranks,
+  virtual std::uint64_t launch_system(const Room& room, const char* what, const std::string& subject,
                                       const Fill& fill) = 0;
+
+  // Waits. After each of them, everything that is Known must be checked again.
+
+  /// Waits until no call in flight uses these records, and there is room for one more command of these ranks.
+  Room settle(const RankSet& ranks, std::span<const void* const> records = {});
+  /// Settles, and then does `change(room)`, which checks and publishes. If there is not enough memory for what it
+  /// publishes, waits for everything in flight, because workers may be about to free what the program no longer needs, and
+  /// tries once more.
+  void when_settled(const RankSet& ranks, std::span<const void* const> records,
+                    const std::function<void(const Room&)>& change);
+  /// For what is only read: there was no wait since now.
+  Settled settled() const noexcept { return Settled(waits_); }
+  const Waits& waits_so_far() const noexcept { return waits_; }
+  /// How often lost workers have been replaced. One replacement may replace several workers.
+  std::uint64_t replacements() const noexcept;
   /// Makes room for one more command of these ranks: if a rank has kInboxSize commands that have not been collected,
   /// waits for the oldest of them. Returns whether it waited. Errors of calls go to their results. Throws if the session
   /// ends.
@@ -69,14 +86,15 @@ class SystemCommands {
   const RankSet& all_ranks() const noexcept { return calls_.all_ranks(); }
   CallTable& calls() const noexcept { return calls_; }
 
-  /// Allocates memory of the heap. Memory that GPUs have pinned is given back to the system only if there is no other.
-  /// Throws Error (system).
+  /// Allocates memory of the heap. Memory that GPUs have pinned is given back to the system only if there is no other,
+  /// which is a wait. Throws Error (system).
   std::uint64_t allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what);
   /// Gives all free memory of the heap back to the system, if there are CUDA devices. Memory that GPUs have pinned
   /// stays pinned when it is freed, so the workers first unpin it.
   void give_back_pages();
 
  protected:
+  Waits& waits() noexcept { return waits_; }
   /// The object refers to all of them for as long as it lives.
   SystemCommands(SegmentHeap memory, CallTable& calls, const RankDevices& devices)
       : memory_(memory), calls_(calls), devices_(devices), comms_(devices) {}
@@ -89,6 +107,7 @@ class SystemCommands {
   CallTable& calls_;
   const RankDevices& devices_;
   CommTable comms_;
+  Waits waits_;
 };
 
 /// Memory in the heap, which is freed at the end of this object's life.

@@ -13,31 +13,42 @@ namespace syncrun::detail {
 
 namespace {
 
+/// What is known of the copies now. There is no wait before the check that uses it is over; the call checks again that
+/// the copies are there.
+const CopyFacts& facts_of(const VariableRecord& variable) {
+  return variable.copies(variable.session->commands().settled());
+}
+
 std::string length_text(const VariableRecord& variable, std::size_t rank) {
-  return "'" + variable.name + "' has " + std::to_string(variable.extents[rank][0]) + " elements on rank " +
+  return "'" + variable.name + "' has " + std::to_string(facts_of(variable).extents[rank][0]) + " elements on rank " +
          std::to_string(rank);
 }
 
 }  // namespace
 
 void check_step_params(const VariableRecord& params) {
-  if (!params.assigned.all()) {
-    throw_usage("train_step: " + not_assigned(params, RankSet::all(static_cast<int>(params.extents.size()))));
+  const CopyFacts& facts = facts_of(params);
+  if (!facts.assigned.all()) {
+    const SessionCore& session = *params.session;
+    throw_usage("train_step: " + not_assigned(params, params.session->commands().settled(), session.all_ranks()));
   }
-  for (std::size_t rank = 1; rank < params.extents.size(); ++rank) {
-    if (params.extents[rank] == params.extents[0]) continue;
+  for (std::size_t rank = 1; rank < facts.extents.size(); ++rank) {
+    if (facts.extents[rank] == facts.extents[0]) continue;
     throw_usage("train_step: parameters are equally long on all ranks, but " + length_text(params, 0) + " and " +
                 length_text(params, rank));
   }
 }
 
-bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept {
-  return variable.extents == params.extents;
+bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) {
+  return facts_of(variable).extents == facts_of(params).extents;
 }
 
-bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept {
-  for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) {
-    if (!variable.assigned.has(rank) && params.assigned.has(rank)) return true;
+bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) {
+  const AssignedRanks& own = facts_of(variable).assigned;
+  const AssignedRanks& wanted = facts_of(params).assigned;
+  for (const int rank : variable.session->all_ranks()) {
+    const auto at = static_cast<std::size_t>(rank);
+    if (!own.has(at) && wanted.has(at)) return true;
   }
   return false;
 }
@@ -45,13 +56,14 @@ bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& par
 void check_step_variables(const VariableRecord& params, const VariableRecord& gradient,
                           std::span<const VariableRecord* const> state, StepForm form) {
   check_step_params(params);
-  const std::int64_t elements = params.extents[0][0];
-  const auto world_size = static_cast<std::int64_t>(params.extents.size());
+  const std::int64_t elements = facts_of(params).extents[0][0];
+  const std::int64_t world_size = params.session->world_size();
   const auto check = [&](const VariableRecord& variable, bool is_shared_out) {
-    for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) {
+    const std::vector<Extents>& extents = facts_of(variable).extents;
+    for (std::size_t rank = 0; rank < extents.size(); ++rank) {
       const std::int64_t wanted =
           is_shared_out ? share_of(elements, world_size, static_cast<std::int64_t>(rank)).count() : elements;
-      if (variable.extents[rank][0] == wanted) continue;
+      if (extents[rank][0] == wanted) continue;
       throw_usage("train_step: " + length_text(variable, rank) + ", expected " + std::to_string(wanted) + ": '" +
                   params.name + "' has " + std::to_string(elements) +
                   (is_shared_out ? ", of which it is a share" : ""));

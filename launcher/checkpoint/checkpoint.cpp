@@ -42,14 +42,24 @@ struct Elements {
 };
 
 Elements elements_of_variable(const ArrayPlace& array) {
-  const VariableRecord& variable = *array.variable;
-  const bool is_scattered = array.placement == Placement::scattered;
   Elements elements;
-  elements.extents = is_scattered ? gathered_extents(variable) : equal_extents(variable, "a save (as replicated)");
-  elements.own = std::make_unique_for_overwrite<std::byte[]>(bytes_of(variable, elements.extents));
-  elements.values = elements.own.get();
-  if (is_scattered) gather_to({&array.variable, 1}, std::array<void*, 1>{elements.own.get()});
-  else get_from_rank(*array.variable, 0, elements.own.get());
+  struct Making {
+    const VariableRecord& variable;
+    Elements& elements;
+  } making{*array.variable, elements};
+  const ArrayMaker maker{&making, [](void* context, const Extents& extents) -> void* {
+                           auto& [variable, made] = *static_cast<Making*>(context);
+                           made.extents = extents;
+                           made.own = std::make_unique_for_overwrite<std::byte[]>(bytes_of(variable, extents));
+                           made.values = made.own.get();
+                           return made.own.get();
+                         }};
+  if (array.placement == Placement::scattered) {
+    gather_to({&array.variable, 1}, Gathered::rows, {&maker, 1});
+    return elements;
+  }
+  check_equal_copies(*array.variable, "a save (as replicated)");
+  get_from_rank(*array.variable, 0, maker);
   return elements;
 }
 
@@ -84,12 +94,19 @@ SessionCore& session_of(const ArrayPlace& array) {
   return array.variable ? *array.variable->session : *array.data->session;
 }
 
-/// The present shape of the array: of the Data, or of the variable's copies. Empty if there are no elements yet.
+/// The present shape of the array: of the Data, or of the variable's copies. Empty if there are no elements yet, or some
+/// were lost.
 std::optional<Extents> present_extents(const ArrayPlace& array, Placement placement) {
   Extents extents{};
-  if (array.data) extents = array.data->extents;
-  else if (placement == Placement::scattered) extents = gathered_extents(*array.variable);
-  else extents = array.variable->extents[0];
+  if (array.data) {
+    extents = array.data->extents;
+  } else {
+    const SessionCore::Entry guard(*array.variable->session);
+    const Settled settled = array.variable->session->commands().settled();
+    const CopyFacts& facts = array.variable->copies(settled);
+    if (facts.assigned.has_lost_any()) return std::nullopt;
+    extents = placement == Placement::scattered ? extents_together(*array.variable, settled, "load") : facts.extents[0];
+  }
   if (elements_in({extents.data(), array.dimensions}) == 0) return std::nullopt;
   return extents;
 }

@@ -19,11 +19,12 @@ std::vector<ManifestPart> parts_of(const ArrayPlace& array) {
   SessionCore& session = *array.variable->session;
   const SessionCore::Entry guard(session);
   if (!session.has_other_nodes()) return {};
-  static_cast<void>(extents_together(*array.variable, "save"));  // the rows have one shape
+  const Settled settled = session.commands().settled();
+  static_cast<void>(extents_together(*array.variable, settled, "save"));  // the rows have one shape
   std::vector<ManifestPart> parts;
   int node_before = -1;
   for (int rank = 0; rank < session.world_size(); ++rank) {
-    const std::int64_t rows = array.variable->extents[static_cast<std::size_t>(rank)][0];
+    const std::int64_t rows = array.variable->extents_on(settled, static_cast<std::size_t>(rank))[0];
     const int node = session.node_of(rank);
     if (rows == 0) continue;
     if (node != node_before) parts.push_back({0, session.settings().node_names[static_cast<std::size_t>(node)]});

@@ -71,7 +71,7 @@ FileRecord::~FileRecord() {
   if (!commands_.is_open()) return;
   registry_.release_later([&commands = commands_, id = id_, entry = entry_] {
     commands.heap().free(entry, SharedHeap::Giveback::later);
-    commands.launch_system("the unmapping of a file", "", commands.all_ranks(),
+    commands.launch_system(commands.settle(commands.all_ranks()), "the unmapping of a file", "",
                            [&](CommandHead& command, InFlight&) { command.begin<UnmapPayload>().file = id; });
   });
 }

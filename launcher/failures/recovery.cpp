@@ -45,6 +45,9 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   if (!failure.undefined.empty()) outcome += "\n  undefined: " + in_quotes(failure.undefined);
   const auto lost = std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome));
   for (const auto& [value, to, command] : unfinished.values) value->note_unfinished(to, command, lost);
+  // As after any failure: a later call that uses what these calls wrote fails too, until the program has seen the loss.
+  const auto known = calls_.failures().note(lost);
+  for (const auto& [log, ranks] : unfinished.writes) log->failures.push_back({ranks, known});
   for (const auto& call : unfinished.calls) {
     call.result->error = lost;
     if (call.kept) calls_.failures().note_unfetched(lost, call.kept);

@@ -12,6 +12,7 @@
 #include "common/arrays/rows.hpp"
 #include "common/protocol/device_kinds.hpp"
 #include "common/protocol/rank_set.hpp"
+#include "launcher/session/settled.hpp"
 #include "launcher/values/value_state.hpp"
 #include "launcher/variables/assigned_ranks.hpp"
 #include "syncrun/detail/call.hpp"
@@ -77,9 +78,8 @@ struct VariableRecord {
   std::string name;
   DType dtype{};
   std::uint8_t dimensions = 0;
-  std::vector<Extents> extents;  // by rank
-  AssignedRanks assigned;        // the ranks whose copy a call may use
-  bool is_replicated = false;    // the master last made all copies equal, so a new worker can get its copy from a peer
+  Known<CopyFacts> copies;     // of a Shared; the shape of a Value is ValueState::extents
+  bool is_replicated = false;  // the master last made all copies equal, so a new worker can get its copy from a peer
   // The copies are shares of the state of a train step. The weights of ranks do not change these shares, because the
   // ranks also divide the gradient equally.
   bool has_equal_shares = false;
@@ -90,8 +90,13 @@ struct VariableRecord {
   void note_unfinished(Destination to, std::uint64_t command, const std::exception_ptr& error) noexcept {
     if (value) return value->note_unfinished(to, command, error);
     const auto rank = static_cast<std::size_t>(to.rank().value());
-    assigned.remove(rank);
-    extents[rank] = {};
+    copies.change().assigned.remove(rank);
+    copies.change().extents[rank] = {};
+  }
+  /// The shape of the copy on this rank.
+  const Extents& extents_on(const Settled& settled, std::size_t rank) const {
+    const CopyFacts& facts = copies(settled);
+    return value ? value->extents : facts.extents[rank];
   }
   ~VariableRecord();
 };

@@ -48,7 +48,7 @@ std::uint64_t launch_transfer(SystemCommands& commands, const char* what,
                               const std::shared_ptr<VariableRecord>& variable, int rank, TransferDirection direction,
                               const SystemCommands::Fill& prepare) {
   return commands.launch_system(
-      what, variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
+      commands.settle(RankSet::only(rank)), what, variable->name, [&](CommandHead& command, InFlight& in_flight) {
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;
         auto& payload = command.begin<TransferPayload>();
@@ -59,7 +59,7 @@ std::uint64_t launch_transfer(SystemCommands& commands, const char* what,
             commands.heap().allocate(sizeof(TransferSlot) * world_size, SharedHeap::Contents::any, "a transfer");
         in_flight.temporaries.push_back(payload.parts);
         auto* const slots = commands.segment().at<TransferSlot>(payload.parts);
-        slots[rank] = {variable->entry, variable->value->host.offset, variable->extents.front(), true, false};
+        slots[rank] = {variable->entry, variable->value->host.offset, variable->value->extents, true, false};
         prepare(command, in_flight);
       });
 }
@@ -96,7 +96,7 @@ std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<Va
   ValueCopy& source = copy_on(*variable, from);
   const ValueCopy& copy = copy_on(*variable, rank);
   const std::uint64_t id = commands.launch_system(
-      "move", variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
+      commands.settle(RankSet::only(rank)), "move", variable->name, [&](CommandHead& command, InFlight& in_flight) {
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;
         in_flight.brings_to = Destination::rank(rank);
@@ -219,8 +219,7 @@ void settle_extents(SystemCommands& commands, VariableRecord& variable) {
   if (value.maker != 0) commands.await(value.maker);
   check_is_whole(commands, variable);
   if (value.maker == 0) return;
-  const Extents extents = shared_copy(commands, variable, value.made_on).extents;
-  std::fill(variable.extents.begin(), variable.extents.end(), extents);
+  value.extents = shared_copy(commands, variable, value.made_on).extents;
   value.maker = 0;
 }
 
@@ -262,7 +261,7 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
 
 void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable) {
   HostCopy& host = variable->value->host;
-  const std::size_t bytes = bytes_of(*variable, variable->extents.front());
+  const std::size_t bytes = bytes_of(*variable, variable->value->extents);
   if (!host.is_valid) await_users_on_nodes(commands, host);
   if (!host.is_valid && (host.bytes < bytes || host.offset == 0)) {
     free_host_copy(commands, host);
@@ -344,7 +343,7 @@ void forget_copy(const Segment& segment, VariableRecord& variable, int rank) {
   ValueState& value = *variable.value;
   VariableCopy* const copies = segment.at<VariableEntry>(variable.entry)->copies();
   if (value.maker != 0 && value.made_on == rank) {
-    std::fill(variable.extents.begin(), variable.extents.end(), copies[rank].extents);
+    value.extents = copies[rank].extents;
     value.maker = 0;
   }
   copy_on(variable, rank) = {};

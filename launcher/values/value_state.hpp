@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "syncrun/array.hpp"
+
 namespace syncrun::detail {
 
 /// Where a command brings values: to a Value that it makes, or to a copy of one on a rank or on the host.
@@ -64,6 +66,7 @@ struct ValueState {
 
   explicit ValueState(std::size_t world_size) : copies(world_size) {}
 
+  Extents extents{};              // of all copies; not known while there is a maker
   std::vector<ValueCopy> copies;  // by rank
   HostCopy host;
   /// Other ranks copy from this rank, or from the host (kHost). Its worker may drop its copy if another one takes its

@@ -38,13 +38,13 @@ void check_is_of_session(const SessionCore& session, const Device& device, const
 std::shared_ptr<VariableRecord> make_known(const std::shared_ptr<SessionCore>& session, DType dtype,
                                            std::span<const std::int64_t> extents, std::string_view name) {
   auto record = make_value_record(session, dtype, extents.size(), name);
-  for (Extents& of_rank : record->extents) std::copy(extents.begin(), extents.end(), of_rank.begin());
+  std::copy(extents.begin(), extents.end(), record->value->extents.begin());
   return record;
 }
 
 /// Memory of the host for the value, which then has its values there.
 std::byte* make_host_copy(SessionCore& session, VariableRecord& record) {
-  const std::size_t bytes = bytes_of(record, record.extents.front());
+  const std::size_t bytes = bytes_of(record, record.value->extents);
   const std::string what = "the host copy of value '" + record.name + "'";
   if (bytes >= kHostCopyCheckedFrom) check_memory_available(bytes, what);
   HostCopy& host = record.value->host;
@@ -75,7 +75,7 @@ std::size_t spare_bytes_on(SessionCore& session, int rank) {
 void check_memory_for_copy(SessionCore& session, const VariableRecord& variable, int rank) {
   if (variable.value->maker != 0 || session.rank_devices().kind_of(rank) != DeviceKind::cpu) return;
   if (session.node_of(rank) != 0) return;
-  const std::size_t bytes = bytes_of(variable, variable.extents.front());
+  const std::size_t bytes = bytes_of(variable, variable.value->extents);
   const VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
   if (bytes < kHostCopyCheckedFrom || bytes <= copy.capacity_bytes) return;
   const std::string what = "the copy of value '" + variable.name + "' on rank " + std::to_string(rank);
@@ -109,8 +109,8 @@ void bring_and_forget_host(SessionCore& session, const std::shared_ptr<VariableR
 std::shared_ptr<CallResult> fetched_from_host(SessionCore& session, const VariableRecord& variable) {
   auto result = std::make_shared<CallResult>();
   result->outputs.resize(1);
-  result->outputs[0].extents = variable.extents.front();
-  const std::size_t bytes = bytes_of(variable, variable.extents.front());
+  result->outputs[0].extents = variable.value->extents;
+  const std::size_t bytes = bytes_of(variable, variable.value->extents);
   result->outputs[0].buffer = allocate_on_heap(bytes);
   if (bytes != 0)
     std::memcpy(result->outputs[0].buffer.data(), session.segment().at(variable.value->host.offset), bytes);
@@ -140,7 +140,7 @@ std::shared_ptr<VariableRecord> make_value_record(const std::shared_ptr<SessionC
   record->session = session;
   record->dtype = dtype;
   record->dimensions = static_cast<std::uint8_t>(dimensions);
-  record->extents.resize(world_size);
+  record->copies.change() = CopyFacts(world_size);
   record->value = std::make_unique<ValueState>(world_size);
   auto& entry = *session->segment().at<VariableEntry>(record->entry);
   entry.id = session->registry().new_id();
@@ -211,7 +211,7 @@ Extents extents_of_value(VariableRecord& variable) {
   SessionCore& session = *variable.session;
   const Entry guard(session);
   settle_extents(session.commands(), variable);
-  return variable.extents.front();
+  return variable.value->extents;
 }
 
 void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
@@ -220,7 +220,7 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   CommandRunner& commands = session.commands();
   check_is_usable(commands, *variable);
   settle_extents(commands, *variable);
-  const std::size_t bytes = bytes_of(*variable, variable->extents.front());
+  const std::size_t bytes = bytes_of(*variable, variable->value->extents);
   if (bytes == 0) return;
   int home = ValueState::kHost;
   while (home == ValueState::kHost) {
@@ -230,9 +230,8 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
     }
     home = await_home(commands, *variable);
   }
-  const HeapLoan staging(commands, bytes, "values on their way from a worker");
-  fetch_copy(commands, *variable, home, staging.offset());
-  std::memcpy(values, staging.data(), bytes);
+  const FetchedCopy copy(commands, *variable, home, "get");
+  std::memcpy(values, copy.values(), bytes);
   mark_spare_copies(commands, *variable);
 }
 
@@ -292,9 +291,9 @@ DeviceMemory memory_of(SessionCore& session, const Device& device) {
   check_is_of_session(session, device, "memory()");
   const int rank = device.rank();
   const HeapLoan size(session.commands(), sizeof(MemorySize), "the size of a device's memory");
-  session.commands().run_system("memory", "", RankSet::only(rank), [&](CommandHead& command, InFlight&) {
-    command.begin<MemoryPayload>().to = size.offset();
-  });
+  CommandRunner& commands = session.commands();
+  commands.run_system(commands.settle(RankSet::only(rank)), "memory", "",
+                      [&](CommandHead& command, InFlight&) { command.begin<MemoryPayload>().to = size.offset(); });
   session.commands().collect_complete();  // copies that have arrived may take the place of others
   const auto& reported = *session.segment().at<MemorySize>(size.offset());
   DeviceMemory memory{.total_bytes = reported.total_bytes, .free_bytes = reported.free_bytes, .arrays = {}};

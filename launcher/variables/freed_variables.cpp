@@ -56,7 +56,8 @@ void free_variables(SystemCommands& commands, Registry& registry) {
     for (const int rank : variable.ranks) ranks.add(rank);
   }
   if (first == 0) return;
-  commands.launch_system("free", "variables", ranks, [&](CommandHead& command, InFlight& in_flight) {
+  const Room room = commands.settle(ranks);  // none of them is busy
+  commands.launch_system(room, "free", "variables", [&](CommandHead& command, InFlight& in_flight) {
     for (const FreedVariable& variable : freed) {
       if (!variable.ranks.is_empty()) in_flight.temporaries.push_back(variable.entry);
     }

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 
 #include "common/arrays/reduce.hpp"
 #include "common/arrays/rows.hpp"
@@ -68,57 +69,69 @@ bool leaves_equal_copies(CollectiveKind kind) noexcept {
   return kind == CollectiveKind::broadcast || kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather;
 }
 
-void run(const Collective& collective, VariableList variables, const std::vector<CollectivePart>& parts) {
+/// Publishes the collective and waits for it.
+void run_parts(const Collective& collective, VariableList variables, const Room& room,
+               const std::vector<CollectivePart>& parts) {
   SystemCommands& commands = variables.front()->session->commands();
-  const auto read_all = [&] {
-    for (const auto& variable : variables) read_extents(commands.segment(), *variable);
+  const auto fill = [&](CommandHead& command, InFlight& in_flight) {
+    for (const auto& variable : variables) commands.follow(variable->writes);
+    command.has_comm = true;
+    command.comm = commands.comms().choose(command.ranks);
+    command.wants_vote = commands.comms().is_nccl(command.comm, command.ranks);
+    auto& payload = command.begin<CollectivePayload>();
+    payload.collective = collective.kind;
+    payload.reduction = collective.reduction;
+    payload.root = collective.root;
+    payload.route = collective.options.route;
+    payload.variables_count = static_cast<std::uint32_t>(variables.size());
+    payload.variables =
+        commands.heap().allocate(sizeof(CollectiveSlot) * variables.size(), SharedHeap::Contents::any, "a collective");
+    in_flight.temporaries.push_back(payload.variables);
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      if (writes_to_copies(parts[i])) in_flight.writes.push_back(variables[i]->name);
+    }
+    auto* slots = commands.segment().at<CollectiveSlot>(payload.variables);
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      slots[i] = {variables[i]->entry, write_lengths(commands.memory(), parts[i].lengths, in_flight.temporaries),
+                  parts[i].to, parts[i].extents};
+    }
   };
-  for (const auto& variable : variables) commands.await_users(variable.get());  // as before a transfer
-  try {
-    const RankSet ranks = ranks_of_collective(*variables.front()->session);
-    commands.run_system(collective.what, names_of(variables), ranks, [&](CommandHead& command, InFlight& in_flight) {
-      for (const auto& variable : variables) commands.follow(variable->writes);
-      command.has_comm = true;
-      command.comm = commands.comms().choose(command.ranks);
-      command.wants_vote = commands.comms().is_nccl(command.comm, command.ranks);
-      auto& payload = command.begin<CollectivePayload>();
-      payload.collective = collective.kind;
-      payload.reduction = collective.reduction;
-      payload.root = collective.root;
-      payload.route = collective.options.route;
-      payload.variables_count = static_cast<std::uint32_t>(variables.size());
-      payload.variables = commands.heap().allocate(sizeof(CollectiveSlot) * variables.size(), SharedHeap::Contents::any,
-                                                   "a collective");
-      in_flight.temporaries.push_back(payload.variables);
-      for (std::size_t i = 0; i < variables.size(); ++i) {
-        if (writes_to_copies(parts[i])) in_flight.writes.push_back(variables[i]->name);
-      }
-      auto* slots = commands.segment().at<CollectiveSlot>(payload.variables);
-      for (std::size_t i = 0; i < variables.size(); ++i) {
-        slots[i] = {variables[i]->entry, write_lengths(commands.memory(), parts[i].lengths, in_flight.temporaries),
-                    parts[i].to, parts[i].extents};
-      }
-    });
-  } catch (...) {
-    if (commands.is_open()) read_all();  // shapes may have changed on some ranks only
-    throw;
-  }
-  read_all();
+  std::vector<Transfer> written;
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    if (!writes_to_copies(parts[i])) continue;
-    variables[i]->is_replicated = leaves_equal_copies(collective.kind);
-    if (leaves_equal_copies(collective.kind) && variables[i]->assigned.any()) variables[i]->assigned.add_all();
+    if (writes_to_copies(parts[i])) written.push_back({variables[i].get(), {}});
+  }
+  change_copies(commands, room, written,
+                leaves_equal_copies(collective.kind) ? Leaves::equal_copies : Leaves::other_copies,
+                [&] { commands.run_system(room, collective.what, names_of(variables), fill); });
+  if (!leaves_equal_copies(collective.kind)) return;
+  for (const Transfer& change : written) {
+    AssignedRanks& assigned = change.variable->copies.change().assigned;
+    if (assigned.any()) assigned.add_all();
   }
 }
 
-/// The extents of the variables, which must be equal on all ranks. Checks that their type has the reduction.
-std::vector<CollectivePart> reduced_parts(VariableList variables, const Collective& collective) {
+/// Makes the parts of all variables from what is known of their copies.
+using Plan = std::function<std::vector<CollectivePart>(const Room&)>;
+
+void run(const Collective& collective, VariableList variables, const Plan& plan) {
+  SystemCommands& commands = variables.front()->session->commands();
+  std::vector<const void*> users;  // as before a transfer
+  for (const auto& variable : variables) users.push_back(variable.get());
+  commands.when_settled(ranks_of_collective(*variables.front()->session), users,
+                        [&](const Room& room) { run_parts(collective, variables, room, plan(room)); });
+}
+
+/// The extents of the variables, which must be equal on all ranks.
+std::vector<CollectivePart> reduced_parts(VariableList variables, const Settled& settled,
+                                          const Collective& collective) {
   std::vector<CollectivePart> parts;
-  for (const auto& variable : variables) {
-    check_operation(*variable, collective);
-    parts.push_back({equal_extents(*variable, collective.what), {}, 0});
-  }
+  for (const auto& variable : variables) parts.push_back({equal_extents(*variable, settled, collective.what), {}, 0});
   return parts;
+}
+
+void reduce_all(const Collective& collective, VariableList variables) {
+  for (const auto& variable : variables) check_operation(*variable, collective);
+  run(collective, variables, [&](const Room& room) { return reduced_parts(variables, room, collective); });
 }
 
 /// Each rank gets its share of the rows.
@@ -131,63 +144,80 @@ void divide_rows(const VariableRecord& variable, CollectivePart& part) {
   }
 }
 
+void check_growth_of_all(const VariableRecord& variable, const Extents& extents, OldCopies old) {
+  const std::vector<std::size_t> bytes(static_cast<std::size_t>(variable.session->world_size()),
+                                       bytes_of(variable, extents));
+  check_growth(variable.session->commands(), variable, bytes, old);
+}
+
 }  // namespace
 
 void broadcast_copies(VariableList variables, int root, const CollectiveOptions& options) {
   SessionCore& session = *variables.front()->session;
   const Entry guard(session);
   check_rank(session.world_size(), root, "broadcast");
-  std::vector<CollectivePart> parts;
-  for (const auto& variable : variables) {
-    if (!variable->assigned.has(static_cast<std::size_t>(root))) {
-      throw_usage("broadcast from rank " + std::to_string(root) + ": " + not_assigned(*variable, RankSet::only(root)));
+  const auto plan = [&](const Room& room) {
+    std::vector<CollectivePart> parts;
+    for (const auto& variable : variables) {
+      const CopyFacts& facts = variable->copies(room);
+      if (!facts.assigned.has(static_cast<std::size_t>(root))) {
+        throw_usage("broadcast from rank " + std::to_string(root) + ": " +
+                    not_assigned(*variable, room, RankSet::only(root)));
+      }
+      const Extents& extents = facts.extents[static_cast<std::size_t>(root)];
+      check_growth_of_all(*variable, extents, OldCopies::reused);
+      parts.push_back({extents, {}, 0});
     }
-    const Extents& extents = variable->extents[static_cast<std::size_t>(root)];
-    const std::vector<std::size_t> bytes(variable->extents.size(), bytes_of(*variable, extents));
-    check_growth(variable->session->commands(), *variable, bytes, OldCopies::reused);
-    parts.push_back({extents, {}, 0});
-  }
-  run({.what = "broadcast", .kind = CollectiveKind::broadcast, .root = root, .options = options}, variables, parts);
+    return parts;
+  };
+  run({.what = "broadcast", .kind = CollectiveKind::broadcast, .root = root, .options = options}, variables, plan);
 }
 
 void all_reduce_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options) {
   const Entry guard(*variables.front()->session);
-  const Collective collective{
-      .what = "all_reduce", .kind = CollectiveKind::all_reduce, .reduction = reduction, .options = options};
-  run(collective, variables, reduced_parts(variables, collective));
+  reduce_all({.what = "all_reduce", .kind = CollectiveKind::all_reduce, .reduction = reduction, .options = options},
+             variables);
 }
 
 void reduce_copies(VariableList variables, Reduction reduction, int root, const CollectiveOptions& options) {
   const Entry guard(*variables.front()->session);
   check_rank(variables.front()->session->world_size(), root, "reduce");
-  const Collective collective{
-      .what = "reduce", .kind = CollectiveKind::reduce, .reduction = reduction, .root = root, .options = options};
-  run(collective, variables, reduced_parts(variables, collective));
+  reduce_all(
+      {.what = "reduce", .kind = CollectiveKind::reduce, .reduction = reduction, .root = root, .options = options},
+      variables);
 }
 
 /// A reduce_scatter that writes its parts one after the other into memory that the master sees.
 void reduce_to_master(VariableList variables, Reduction reduction, const CollectiveOptions& options,
-                      std::span<void* const> values) {
+                      std::span<const ArrayMaker> makers) {
   SessionCore& session = *variables.front()->session;
   const Entry guard(session);
   const Collective collective{
       .what = "reduce", .kind = CollectiveKind::reduce_scatter, .reduction = reduction, .options = options};
-  std::vector<CollectivePart> parts = reduced_parts(variables, collective);
+  for (const auto& variable : variables) check_operation(*variable, collective);
   std::deque<HeapLoan> results;
-  std::vector<std::size_t> sizes;
-  for (std::size_t i = 0; i < variables.size(); ++i) {
-    const auto elements = static_cast<std::int64_t>(
-        // divided by elements, not by rows, since there may be only one row
-        elements_in({parts[i].extents.data(), variables[i]->dimensions}));
-    for (int rank = 0; rank < session.world_size(); ++rank) {
-      parts[i].lengths.push_back(share_of(elements, session.world_size(), rank).count());
+  std::vector<Extents> shapes;
+  run(collective, variables, [&](const Room& room) {
+    results.clear();
+    shapes.clear();
+    std::vector<CollectivePart> parts = reduced_parts(variables, room, collective);
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      const auto elements = static_cast<std::int64_t>(
+          // divided by elements, not by rows, since there may be only one row
+          elements_in({parts[i].extents.data(), variables[i]->dimensions}));
+      for (int rank = 0; rank < session.world_size(); ++rank) {
+        parts[i].lengths.push_back(share_of(elements, session.world_size(), rank).count());
+      }
+      shapes.push_back(parts[i].extents);
+      const std::size_t bytes = bytes_of(*variables[i], parts[i].extents);
+      parts[i].to = results.emplace_back(session.commands(), bytes, "a result on its way from the workers").offset();
     }
-    sizes.push_back(bytes_of(*variables[i], parts[i].extents));
-    parts[i].to = results.emplace_back(session.commands(), sizes[i], "a result on its way from the workers").offset();
-  }
-  run(collective, variables, parts);
+    return parts;
+  });
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    if (sizes[i] != 0) std::memcpy(values[i], results[i].data(), sizes[i]);
+    void* const values = makers[i].make(shapes[i]);
+    const std::size_t bytes = bytes_of(*variables[i], shapes[i]);
+    if (bytes != 0) std::memcpy(values, results[i].data(), bytes);
   }
 }
 
@@ -195,24 +225,29 @@ void reduce_scatter_copies(VariableList variables, Reduction reduction, const Co
   const Entry guard(*variables.front()->session);
   const Collective collective{
       .what = "reduce_scatter", .kind = CollectiveKind::reduce_scatter, .reduction = reduction, .options = options};
-  std::vector<CollectivePart> parts = reduced_parts(variables, collective);
-  for (std::size_t i = 0; i < variables.size(); ++i) divide_rows(*variables[i], parts[i]);
-  run(collective, variables, parts);
+  for (const auto& variable : variables) check_operation(*variable, collective);
+  run(collective, variables, [&](const Room& room) {
+    std::vector<CollectivePart> parts = reduced_parts(variables, room, collective);
+    for (std::size_t i = 0; i < variables.size(); ++i) divide_rows(*variables[i], parts[i]);
+    return parts;
+  });
 }
 
 void all_gather_copies(VariableList variables, const CollectiveOptions& options) {
   const Entry guard(*variables.front()->session);
-  std::vector<CollectivePart> parts;
-  for (const auto& variable : variables) {
-    CollectivePart part{extents_together(*variable, "all_gather"), {}, 0};
-    for (const Extents& own : variable->extents) {
-      part.lengths.push_back(static_cast<std::int64_t>(elements_in({own.data(), variable->dimensions})));
+  const auto plan = [&](const Room& room) {
+    std::vector<CollectivePart> parts;
+    for (const auto& variable : variables) {
+      CollectivePart part{extents_together(*variable, room, "all_gather"), {}, 0};
+      for (const Extents& own : variable->copies(room).extents) {
+        part.lengths.push_back(static_cast<std::int64_t>(elements_in({own.data(), variable->dimensions})));
+      }
+      check_growth_of_all(*variable, part.extents, OldCopies::kept);
+      parts.push_back(std::move(part));
     }
-    const std::vector<std::size_t> bytes(variable->extents.size(), bytes_of(*variable, part.extents));
-    check_growth(variable->session->commands(), *variable, bytes, OldCopies::kept);
-    parts.push_back(std::move(part));
-  }
-  run({.what = "all_gather", .kind = CollectiveKind::all_gather, .options = options}, variables, parts);
+    return parts;
+  };
+  run({.what = "all_gather", .kind = CollectiveKind::all_gather, .options = options}, variables, plan);
 }
 
 }  // namespace syncrun::detail

@@ -79,93 +79,119 @@ void check_growth(SystemCommands& commands, const VariableRecord& variable, std:
     if (is_in_host_memory && grows) growth += bytes[rank];
   }
   if (growth < kCheckedGrowthBytes) return;
-  const std::string what = "the copies of shared variable '" + variable.name + "'";
-  try {
-    return check_memory_available(growth, what);
-  } catch (const Error&) {
-    commands.drain_all();  // workers may be about to free what the program no longer needs
-  }
-  check_memory_available(growth, what);
+  check_memory_available(growth, "the copies of shared variable '" + variable.name + "'");
 }
 
 void read_extents(const Segment& segment, VariableRecord& variable) {
   const auto* copies = segment.at<VariableEntry>(variable.entry)->copies();
-  for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) {
-    Extents& extents = variable.extents[rank];
+  CopyFacts& facts = variable.copies.change();
+  for (std::size_t rank = 0; rank < facts.extents.size(); ++rank) {
+    Extents& extents = facts.extents[rank];
     const bool had_elements = elements_in({extents.data(), variable.dimensions}) != 0;
     extents = copies[rank].extents;
     // The rank has freed its old copy and got no memory for a new one.
-    if (had_elements && copies[rank].capacity_bytes == 0) variable.assigned.remove(rank);
+    if (had_elements && copies[rank].capacity_bytes == 0) facts.assigned.remove(rank);
   }
 }
 
 // ---- commands -------------------------------------------------------------------------------------------------
 
-void run_transfers(SystemCommands& commands, const char* what, TransferDirection direction,
+void run_transfers(SystemCommands& commands, const Room& room, const char* what, TransferDirection direction,
                    const std::vector<Transfer>& transfers) {
-  commands.run_system(what, names_of(transfers), ranks_of(transfers), [&](CommandHead& command, InFlight& in_flight) {
-    for (const auto& transfer : transfers) depend_on_copies(commands, transfer);
-    const auto world_size = static_cast<std::size_t>(commands.world_size());
-    auto& payload = command.begin<TransferPayload>();
-    payload.direction = direction;
-    payload.variables_count = static_cast<std::uint32_t>(transfers.size());
-    if (direction == TransferDirection::to_variable) {
-      for (const auto& transfer : transfers) in_flight.writes.push_back(transfer.variable->name);
-    }
-    payload.parts = commands.heap().allocate(sizeof(TransferSlot) * transfers.size() * world_size,
-                                             SharedHeap::Contents::any, "a transfer");
-    in_flight.temporaries.push_back(payload.parts);
-    auto* slot = commands.segment().at<TransferSlot>(payload.parts);
-    for (const auto& transfer : transfers) {
-      for (const TransferPart& part : transfer.parts) {
-        *slot++ = {transfer.variable->entry, part.offset, part.extents, part.takes_part, part.is_zero};
-      }
-    }
-  });
+  commands.run_system(
+      room.of(ranks_of(transfers)), what, names_of(transfers), [&](CommandHead& command, InFlight& in_flight) {
+        for (const auto& transfer : transfers) depend_on_copies(commands, transfer);
+        const auto world_size = static_cast<std::size_t>(commands.world_size());
+        auto& payload = command.begin<TransferPayload>();
+        payload.direction = direction;
+        payload.variables_count = static_cast<std::uint32_t>(transfers.size());
+        if (direction == TransferDirection::to_variable) {
+          for (const auto& transfer : transfers) in_flight.writes.push_back(transfer.variable->name);
+        }
+        payload.parts = commands.heap().allocate(sizeof(TransferSlot) * transfers.size() * world_size,
+                                                 SharedHeap::Contents::any, "a transfer");
+        in_flight.temporaries.push_back(payload.parts);
+        auto* slot = commands.segment().at<TransferSlot>(payload.parts);
+        for (const auto& transfer : transfers) {
+          for (const TransferPart& part : transfer.parts) {
+            *slot++ = {transfer.variable->entry, part.offset, part.extents, part.takes_part, part.is_zero};
+          }
+        }
+      });
 }
 
-void change_copies(SystemCommands& commands, const std::vector<Transfer>& transfers, const std::function<void()>& run) {
+void change_copies(SystemCommands& commands, const Room& room, const std::vector<Transfer>& transfers, Leaves leaves,
+                   const std::function<void()>& run) {
+  room.check();
+  std::vector<bool> were_replicated;
   for (const auto& transfer : transfers) {
     std::vector<std::size_t> bytes;
     for (const TransferPart& part : transfer.parts) {
       bytes.push_back(part.takes_part ? bytes_of(*transfer.variable, part.extents) : 0);
     }
     check_growth(commands, *transfer.variable, bytes, OldCopies::reused);
+    were_replicated.push_back(transfer.variable->is_replicated);
   }
-  // Other ranks may still read the shape of a copy: it tells them which rows of the variable are theirs.
-  for (const auto& transfer : transfers) commands.await_users(transfer.variable);
+  // From here on, because a worker may be replaced in the midst of the change.
+  for (const auto& transfer : transfers) transfer.variable->is_replicated = leaves == Leaves::equal_copies;
+  const std::uint64_t before = commands.calls().last_published();
   try {
     run();
   } catch (...) {
-    // Some ranks may have done their part and others not.
-    if (commands.is_open()) {
-      for (const auto& transfer : transfers) read_extents(commands.segment(), *transfer.variable);
+    const bool has_begun = commands.calls().last_published() != before;
+    for (std::size_t i = 0; i < transfers.size(); ++i) {
+      // Some ranks may have done their part and others not.
+      transfers[i].variable->is_replicated = !has_begun && were_replicated[i];
+      if (commands.is_open()) read_extents(commands.segment(), *transfers[i].variable);
     }
     throw;
   }
   for (const auto& transfer : transfers) {
-    VariableRecord& variable = *transfer.variable;
-    read_extents(commands.segment(), variable);
+    read_extents(commands.segment(), *transfer.variable);
+    AssignedRanks& assigned = transfer.variable->copies.change().assigned;
     for (std::size_t rank = 0; rank < transfer.parts.size(); ++rank) {
-      if (transfer.parts[rank].takes_part) variable.assigned.add(rank);
+      if (transfer.parts[rank].takes_part) assigned.add(rank);
     }
-    variable.is_replicated = false;
   }
 }
 
-void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers) {
-  change_copies(commands, transfers, [&] { run_transfers(commands, what, TransferDirection::to_variable, transfers); });
+void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers, Leaves leaves) {
+  // Other ranks may still read the shape of a copy: it tells them which rows of the variable are theirs.
+  std::vector<const void*> variables;
+  for (const auto& transfer : transfers) variables.push_back(transfer.variable);
+  commands.when_settled(ranks_of(transfers), variables, [&](const Room& room) {
+    change_copies(commands, room, transfers, leaves,
+                  [&] { run_transfers(commands, room, what, TransferDirection::to_variable, transfers); });
+  });
 }
 
-void fetch_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t to) {
-  const Extents& extents = variable.extents[static_cast<std::size_t>(rank)];
-  run_transfers(commands, "get", TransferDirection::from_variable,
-                {{&variable, only_on(commands.world_size(), rank, {to, extents, true})}});
+void to_variables(SystemCommands& commands, const char* what, VariableRecord& variable, Leaves leaves,
+                  const std::function<std::vector<TransferPart>(const Room&)>& plan) {
+  const void* const record = &variable;
+  commands.when_settled(commands.all_ranks(), {&record, 1}, [&](const Room& room) {
+    const std::vector<Transfer> transfers{{&variable, plan(room)}};
+    change_copies(commands, room, transfers, leaves,
+                  [&] { run_transfers(commands, room, what, TransferDirection::to_variable, transfers); });
+  });
+}
+
+FetchedCopy::FetchedCopy(SystemCommands& commands, VariableRecord& variable, int rank, const char* what) {
+  commands.when_settled(RankSet::only(rank), {}, [&](const Room& room) {
+    check_not_lost(variable, room, RankSet::only(rank), what);
+    extents_ = variable.extents_on(room, static_cast<std::size_t>(rank));
+    bytes_ = bytes_of(variable, extents_);
+    if (bytes_ == 0) return;
+    staging_.emplace(commands, bytes_, "values on their way from a worker");
+    run_transfers(commands, room, what, TransferDirection::from_variable,
+                  {{&variable, only_on(commands.world_size(), rank, {staging_->offset(), extents_, true})}});
+  });
 }
 
 std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable,
                                          int rank) {
-  const Extents& extents = variable->extents[static_cast<std::size_t>(rank)];
+  const Room room = commands.settle(RankSet::only(rank));
+  check_not_lost(*variable, room, room.ranks(), "get_async");
+  const Extents& extents = variable->extents_on(room, static_cast<std::size_t>(rank));
   const std::size_t bytes = bytes_of(*variable, extents);
   auto result = std::make_shared<CallResult>();
   result->outputs.resize(1);
@@ -176,8 +202,8 @@ std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::sh
   }
   result->outputs[0].buffer = allocate_on_heap(bytes);
   const Transfer transfer{variable.get(), only_on(commands.world_size(), rank, {0, extents, true})};
-  const std::uint64_t id = commands.launch_system(
-      "get", variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
+  const std::uint64_t id =
+      commands.launch_system(room, "get", variable->name, [&](CommandHead& command, InFlight& in_flight) {
         // Not SystemCommands::allocate, which may run another command while this one is being written.
         in_flight.fetched =
             commands.heap().allocate(bytes, SharedHeap::Contents::any, "values on their way from a worker");
@@ -203,22 +229,12 @@ std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::sh
   return result;
 }
 
-void check_source(const VariableRecord& variable, int rank) {
-  if (variable.assigned.has(static_cast<std::size_t>(rank))) return;
-  throw_usage("copy: " + not_assigned(variable, RankSet::only(rank)));
-}
+namespace {
 
-void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int from, int to) {
-  const auto at = [](int rank) { return static_cast<std::size_t>(rank); };
-  // Other ranks may still read the shape of the copy, as before a transfer.
-  if (variable->extents[at(to)] != variable->extents[at(from)]) commands.await_users(variable.get());
-  commands.make_room(RankSet::only(to));
-  check_source(*variable, from);  // again, because a wait may have collected a failure
-  std::vector<std::size_t> bytes(static_cast<std::size_t>(commands.world_size()));
-  bytes[at(to)] = bytes_of(*variable, variable->extents[at(from)]);
-  check_growth(commands, *variable, bytes, OldCopies::reused);
+void launch_copy(SystemCommands& commands, const Room& room, const std::shared_ptr<VariableRecord>& variable, int from,
+                 int to) {
   const std::uint64_t id =
-      commands.launch_system("copy", variable->name, RankSet::only(to), [&](CommandHead& command, InFlight& in_flight) {
+      commands.launch_system(room, "copy", variable->name, [&](CommandHead& command, InFlight& in_flight) {
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;
         in_flight.brings_to = Destination::rank(to);
@@ -234,16 +250,42 @@ void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecor
         payload.variable = variable->entry;
         payload.from = from;
       });
-  variable->extents[at(to)] = variable->extents[at(from)];
-  variable->assigned.add(at(to));
+  CopyFacts& facts = variable->copies.change();
+  facts.extents[static_cast<std::size_t>(to)] = facts.extents[static_cast<std::size_t>(from)];
+  facts.assigned.add(static_cast<std::size_t>(to));
   variable->is_replicated = false;
   variable->writes.copies.push_back({id, to, from});
   commands.calls().note_write(variable->writes, id);
 }
 
+}  // namespace
+
+void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int from, int to) {
+  const auto at = [](int rank) { return static_cast<std::size_t>(rank); };
+  const auto changes_shape = [&](const Settled& settled) {
+    const auto& extents = variable->copies(settled).extents;
+    return extents[at(to)] != extents[at(from)];
+  };
+  // Other ranks may still read the shape of the copy, as before a transfer.
+  const bool has_no_users = changes_shape(commands.settled());
+  const void* const record = variable.get();
+  std::span<const void* const> users(&record, has_no_users ? 1 : 0);
+  commands.when_settled(RankSet::only(to), users, [&](const Room& room) {
+    if (!has_no_users && changes_shape(room))
+      return copy_variable(commands, variable, from, to);  // because of the wait
+    const CopyFacts& facts = variable->copies(room);
+    if (!facts.assigned.has(at(from))) throw_usage("copy: " + not_assigned(*variable, room, RankSet::only(from)));
+    std::vector<std::size_t> bytes(static_cast<std::size_t>(commands.world_size()));
+    bytes[at(to)] = bytes_of(*variable, facts.extents[at(from)]);
+    check_growth(commands, *variable, bytes, OldCopies::reused);
+    launch_copy(commands, room, variable, from, to);
+  });
+}
+
 void place_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t from,
                 const Extents& extents) {
-  to_variables(commands, "set", {{&variable, only_on(commands.world_size(), rank, {from, extents, true})}});
+  to_variables(commands, "set", {{&variable, only_on(commands.world_size(), rank, {from, extents, true})}},
+               Leaves::other_copies);
 }
 
 // ---- values on their way --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,34 +32,56 @@ struct Transfer {
   std::vector<TransferPart> parts;  // by rank
 };
 
+/// What a change leaves: copies that are equal on all ranks, so that a new worker can get its copy from a peer, or others.
+enum class Leaves : std::uint8_t { equal_copies, other_copies };
+
 /// Runs the transfers as one command. `what` names the caller in messages. Throws the error of the command.
-void run_transfers(SystemCommands& commands, const char* what, TransferDirection direction,
+void run_transfers(SystemCommands& commands, const Room& room, const char* what, TransferDirection direction,
                    const std::vector<Transfer>& transfers);
-/// Lets `run` give the copies the shapes and the values of the transfers. Brings the records up to date, also if `run`
-/// throws. Throws Error (system) if there is too little memory.
-void change_copies(SystemCommands& commands, const std::vector<Transfer>& transfers, const std::function<void()>& run);
-/// Runs transfers to the variables. Brings their records up to date, also if it throws.
-void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers);
+/// Lets `run` publish a command that gives the copies the shapes and the values of the transfers, and wait for it. The
+/// variables have no users. Brings the records up to date, also if `run` throws. Throws Error (system) if there is too
+/// little memory.
+void change_copies(SystemCommands& commands, const Room& room, const std::vector<Transfer>& transfers, Leaves leaves,
+                   const std::function<void()>& run);
+/// Settles, and runs transfers to the variables. Brings their records up to date, also if it throws.
+void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers, Leaves leaves);
+/// The same for transfers that depend on the copies. `plan(room)` makes them from what is known when the variables have no
+/// users.
+void to_variables(SystemCommands& commands, const char* what, VariableRecord& variable, Leaves leaves,
+                  const std::function<std::vector<TransferPart>(const Room&)>& plan);
 
 /// Starts to fetch one rank's copy of a variable. The values go to the first output of the result. Keeps the variable
-/// alive until then.
+/// alive until then. Throws Error (usage) if the rank has lost its copy.
 std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable,
                                          int rank);
 
-/// Throws Error (usage) if the rank has no values that could be copied.
-void check_source(const VariableRecord& variable, int rank);
 /// Starts to copy the values of rank `from` to rank `to`, which differ. If the copy on rank `to` gets another shape, waits
-/// for the calls that use the variable. Throws a failure of a call that should have written one of the copies, if the
-/// program has not seen it, and as check_source().
+/// for the calls that use the variable. Throws Error (usage) if rank `from` has no values, and a failure of a call that
+/// should have written one of the copies, if the program has not seen it.
 void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int from, int to);
 
-/// Moves one rank's copy of a variable to memory in the heap, or from there. The memory must be as large as the copy.
-void fetch_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t to);
+/// The values of one rank's copy, in the heap.
+class FetchedCopy {
+ public:
+  /// Waits for the rank. `what` names the caller in messages. Throws Error (usage) if the rank has lost its copy.
+  FetchedCopy(SystemCommands& commands, VariableRecord& variable, int rank, const char* what);
+  const Extents& extents() const noexcept { return extents_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  /// The offset in the segment; 0 if there are no elements.
+  std::uint64_t offset() const noexcept { return staging_ ? staging_->offset() : 0; }
+  const std::byte* values() const noexcept { return staging_ ? staging_->data() : nullptr; }
+
+ private:
+  Extents extents_{};
+  std::size_t bytes_ = 0;
+  std::optional<HeapLoan> staging_;  // empty if there are no elements
+};
+/// Gives one rank's copy of a variable values that are in the heap.
 void place_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t from,
                 const Extents& extents);
 
 /// Called before the copies get new sizes, which are `bytes` by rank. Checks the growth against the memory limit before
-/// any worker allocates. `kept` means that the old copies are needed in the meantime.
+/// any worker allocates. Throws Error (system). `kept` means that the old copies are needed in the meantime.
 enum class OldCopies : std::uint8_t { reused, kept };
 void check_growth(SystemCommands& commands, const VariableRecord& variable, std::span<const std::size_t> bytes,
                   OldCopies old);

@@ -8,6 +8,7 @@
 #include "common/arrays/extents.hpp"
 #include "common/arrays/npy.hpp"
 #include "common/protocol/variable_entry.hpp"
+#include "common/text/errors.hpp"
 #include "launcher/variables/transfers.hpp"
 #include "launcher/variables/variables.hpp"
 
@@ -100,9 +101,19 @@ class OrderBlock {
   std::uint64_t next_text_ = 0;
 };
 
-void run(SystemCommands& commands, const Order& order, const RankSet& ranks) {
+/// A part of a save is of the same copies as the parts before.
+void check_same_copies(const Order& order, const Settled& settled) {
+  const VariableRecord& variable = *order.rows.variable;
+  check_not_lost(variable, settled, RankSet::all(static_cast<int>(order.extents.size())), order.what);
+  if (std::ranges::equal(variable.copies(settled).extents, order.extents)) return;
+  throw_usage(std::string(order.what) + " of '" + variable.name +
+              "': the shapes of its copies have changed while they were written, because a call failed or a worker was "
+              "replaced: save again");
+}
+
+void run_files(SystemCommands& commands, const Room& room, const Order& order) {
   VariableRecord& variable = *order.rows.variable;
-  commands.run_system(order.what, variable.name, ranks, [&](CommandHead& command, InFlight& in_flight) {
+  commands.run_system(room, order.what, variable.name, [&](CommandHead& command, InFlight& in_flight) {
     auto& payload = command.begin<FilesPayload>();
     payload.action = order.action;
     payload.variable = variable.entry;
@@ -133,7 +144,9 @@ void run_in_parts(SystemCommands& commands, Order order, std::span<const std::ve
       if (!parts.back().empty()) ranks.add(static_cast<int>(parts.size()) - 1);
     }
     order.pieces = parts;
-    run(commands, order, ranks);
+    const Room room = commands.settle(ranks);
+    if (order.action == FilesAction::write) check_same_copies(order, room);
+    run_files(commands, room, order);
   }
 }
 
@@ -153,22 +166,33 @@ std::vector<std::vector<RowsPiece>> pieces_by_rank(const RowsOnDisk& rows, std::
 
 void write_rows(SystemCommands& commands, const RowsOnDisk& rows, std::size_t most_bytes) {
   const VariableRecord& variable = *rows.variable;
-  Extents extents = extents_together(variable, "save");
+  const std::vector<Extents> copies = variable.copies(commands.settled()).extents;  // each part checks them again
+  Extents extents = extents_together(variable, commands.settled(), "save");
+  std::int64_t in_files = 0;
+  for (const RowsFile& file : rows.files) in_files += file.rows;
+  if (in_files != extents[0]) {
+    throw_usage("save of '" + variable.name + "': its copies have " + std::to_string(extents[0]) + " rows, and had " +
+                std::to_string(in_files) +
+                " when the save began, because a call failed or a worker was replaced: save again");
+  }
   std::vector<std::string> fronts;
   for (const RowsFile& file : rows.files) {
     extents[0] = file.rows;
     fronts.push_back(npy_header(variable.dtype, {extents.data(), variable.dimensions}));
   }
-  const Order order{
-      .action = FilesAction::write, .what = "save", .rows = rows, .extents = variable.extents, .fronts = fronts};
+  const Order order{.action = FilesAction::write, .what = "save", .rows = rows, .extents = copies, .fronts = fronts};
   std::vector<std::int64_t> begins{0};
-  for (const Extents& own : variable.extents) begins.push_back(begins.back() + own[0]);
-  run_in_parts(commands, order, pieces_by_rank(rows, variable.extents, begins), most_bytes);
+  for (const Extents& own : copies) begins.push_back(begins.back() + own[0]);
+  run_in_parts(commands, order, pieces_by_rank(rows, copies, begins), most_bytes);
 }
 
 RowsRead::RowsRead(SystemCommands& commands, RowsOnDisk rows, const Division& division, std::uint64_t reading,
                    std::size_t most_bytes)
-    : commands_(commands), rows_(std::move(rows)), placement_(division.placement), reading_(reading) {
+    : commands_(commands),
+      rows_(std::move(rows)),
+      placement_(division.placement),
+      reading_(reading),
+      replacements_(commands.replacements()) {
   const auto ranks = static_cast<std::size_t>(commands.world_size());
   extents_.assign(ranks, division.extents);
   std::vector<std::int64_t> begins(ranks + 1);
@@ -194,8 +218,8 @@ RowsRead::~RowsRead() {
 void RowsRead::drop() noexcept try {
   is_over_ = true;
   if (!commands_.is_open()) return;
-  run(commands_, {.action = FilesAction::drop, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_},
-      commands_.all_ranks());
+  run_files(commands_, commands_.settle(commands_.all_ranks()),
+            {.action = FilesAction::drop, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_});
 } catch (const std::exception&) {
   // The session ends, and with it the workers and the rows.
 }
@@ -204,13 +228,21 @@ void RowsRead::take() {
   VariableRecord& variable = *rows_.variable;
   std::vector<TransferPart> parts;
   for (const Extents& own : extents_) parts.push_back({.extents = own});
-  change_copies(commands_, {{&variable, std::move(parts)}}, [&] {
-    run(commands_,
-        {.action = FilesAction::take, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_},
-        commands_.all_ranks());
+  const std::vector<Transfer> transfers{{&variable, std::move(parts)}};
+  const void* const record = &variable;
+  const Order order{
+      .action = FilesAction::take, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_};
+  const Leaves leaves = placement_ == Placement::replicated ? Leaves::equal_copies : Leaves::other_copies;
+  commands_.when_settled(commands_.all_ranks(), {&record, 1}, [&](const Room& room) {
+    // A new worker has none of the rows, or only those of the parts that were read since.
+    if (commands_.replacements() != replacements_) {
+      throw Error(ErrorKind::system, "load of '" + variable.name +
+                                         "': a worker was lost and replaced after it had read its rows: load the "
+                                         "checkpoint again");
+    }
+    change_copies(commands_, room, transfers, leaves, [&] { run_files(commands_, room, order); });
   });
   is_over_ = true;
-  variable.is_replicated = placement_ == Placement::replicated;
 }
 
 }  // namespace syncrun::detail

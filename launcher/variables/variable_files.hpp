@@ -72,7 +72,8 @@ class RowsRead {
   RowsRead(const RowsRead&) = delete;
   RowsRead& operator=(const RowsRead&) = delete;
 
-  /// The copies get the rows. Throws Error (system) if a rank has too little memory for its copy.
+  /// The copies get the rows. Throws Error (system) if a rank has too little memory for its copy, or if a worker was
+  /// replaced after it had read rows.
   void take();
 
  private:
@@ -83,6 +84,7 @@ class RowsRead {
   Placement placement_;
   std::vector<Extents> extents_;  // by rank
   std::uint64_t reading_;
+  std::uint64_t replacements_;  // of workers, before the first row was read
   bool is_over_ = false;
 };
 

@@ -36,23 +36,34 @@ void check_rank(int world_size, int rank, const char* what) {
   }
 }
 
-Extents equal_extents(const VariableRecord& variable, const char* what) {
-  for (std::size_t rank = 1; rank < variable.extents.size(); ++rank) {
-    if (variable.extents[rank] == variable.extents[0]) continue;
-    const auto text = [&](std::size_t r) {
-      return syncrun::to_string({variable.extents[r].data(), variable.dimensions});
-    };
+void check_not_lost(const VariableRecord& variable, const Settled& settled, const RankSet& ranks, const char* what) {
+  const AssignedRanks& assigned = variable.copies(settled).assigned;
+  if (!assigned.has_lost_any()) return;
+  for (const int rank : ranks) {
+    if (!assigned.has_lost(static_cast<std::size_t>(rank))) continue;
+    throw_usage(std::string(what) + ": " + not_assigned(variable, settled, ranks));
+  }
+}
+
+Extents equal_extents(const VariableRecord& variable, const Settled& settled, const char* what) {
+  const std::vector<Extents>& extents = variable.copies(settled).extents;
+  check_not_lost(variable, settled, RankSet::all(static_cast<int>(extents.size())), what);
+  for (std::size_t rank = 1; rank < extents.size(); ++rank) {
+    if (extents[rank] == extents[0]) continue;
+    const auto text = [&](std::size_t r) { return syncrun::to_string({extents[r].data(), variable.dimensions}); };
     throw_usage(std::string(what) + " of '" + variable.name + "' requires equal shapes on all ranks, got " + text(0) +
                 " on rank 0 and " + text(rank) + " on rank " + std::to_string(rank));
   }
-  return variable.extents[0];
+  return extents[0];
 }
 
-Extents extents_together(const VariableRecord& variable, const char* what) {
+Extents extents_together(const VariableRecord& variable, const Settled& settled, const char* what) {
+  const std::vector<Extents>& extents = variable.copies(settled).extents;
+  check_not_lost(variable, settled, RankSet::all(static_cast<int>(extents.size())), what);
   // Ranks without rows do not count for the shape of a row.
   Extents all{};
   bool any = false;
-  for (const Extents& own : variable.extents) {
+  for (const Extents& own : extents) {
     if (own[0] == 0) continue;
     if (any && !std::equal(own.begin() + 1, own.begin() + variable.dimensions, all.begin() + 1)) {
       throw_usage(std::string(what) + " of '" + variable.name + "' requires rows of one shape, got copies of shape " +
@@ -64,21 +75,26 @@ Extents extents_together(const VariableRecord& variable, const char* what) {
     all[0] = rows;
     any = true;
   }
-  return any ? all : variable.extents[0];
+  return any ? all : extents[0];
 }
 
-std::string not_assigned(const VariableRecord& variable, const RankSet& wanted) {
-  if (!variable.assigned.any()) {
+std::string not_assigned(const VariableRecord& variable, const Settled& settled, const RankSet& wanted) {
+  const AssignedRanks& assigned = variable.copies(settled).assigned;
+  if (!assigned.any() && !assigned.has_lost_any()) {
     return "'" + variable.name + "' has no shape yet: give it one with broadcast, scatter or set first";
   }
   std::string ranks;
   int count = 0;
+  bool is_lost = false;
   for (const int rank : wanted) {
-    if (variable.assigned.has(static_cast<std::size_t>(rank))) continue;
+    if (assigned.has(static_cast<std::size_t>(rank))) continue;
     ranks += (count++ == 0 ? "" : ", ") + std::to_string(rank);
+    is_lost = is_lost || assigned.has_lost(static_cast<std::size_t>(rank));
   }
   return "'" + variable.name + "' has no values on rank" + (count == 1 ? " " : "s ") + ranks +
-         " (nothing was assigned there, or the worker is new): use set there, or broadcast or scatter, first";
+         (is_lost ? " (they were lost there: the worker was lost and replaced, or a call failed that was to write them)"
+                  : " (nothing was assigned there)") +
+         ": use set there, or broadcast or scatter, first";
 }
 
 std::string names_of(VariableList variables) {
@@ -113,8 +129,7 @@ std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>
   record->session = session;
   record->dtype = dtype;
   record->dimensions = static_cast<std::uint8_t>(dimensions);
-  record->extents.resize(world_size);
-  record->assigned = AssignedRanks(world_size);
+  record->copies.change() = CopyFacts(world_size);
   auto& entry = *session->segment().at<VariableEntry>(record->entry);
   entry.id = session->registry().new_id();
   entry.dtype = dtype;
@@ -152,8 +167,7 @@ void broadcast_values(std::span<const Delivery> deliveries) {
   for (const auto& delivery : deliveries) {
     transfers.push_back({delivery.variable.get(), whole_for_all(session.world_size(), sources.add(delivery))});
   }
-  to_variables(session.commands(), "broadcast", transfers);
-  for (const auto& delivery : deliveries) delivery.variable->is_replicated = true;
+  to_variables(session.commands(), "broadcast", transfers, Leaves::equal_copies);
 }
 
 void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options) {
@@ -168,23 +182,28 @@ void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& 
     const RowWeights weights = variable.has_equal_shares ? RowWeights() : session.weights();
     transfers.push_back({delivery.variable.get(), shares_for_all(session.all_ranks(), weights, variable, rows)});
   }
-  to_variables(session.commands(), "scatter", transfers);
+  to_variables(session.commands(), "scatter", transfers, Leaves::other_copies);
 }
 
 void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros) {
   SessionCore& session = *variable.session;
   const Entry guard(session);
   if (like.session != variable.session) throw_usage("'" + like.name + "' is of another session");
-  if (!like.assigned.any()) throw_usage(not_assigned(like, session.all_ranks()));
-  std::vector<TransferPart> parts;
-  for (int rank = 0; rank < session.world_size(); ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    TransferPart& part = parts.emplace_back(
-        TransferPart{.extents = like.extents[at], .takes_part = like.assigned.has(at), .is_zero = true});
-    if (zeros == Zeros::like_its_share) part.extents[0] = share_of(part.extents[0], session.world_size(), rank).count();
-  }
-  to_variables(session.commands(), "zeros", {{&variable, std::move(parts)}});
-  variable.is_replicated = zeros == Zeros::like_all && like.is_replicated;
+  const bool leaves_equal = zeros == Zeros::like_all && like.is_replicated;
+  const auto plan = [&](const Room& room) {
+    const CopyFacts& facts = like.copies(room);
+    if (!facts.assigned.any()) throw_usage(not_assigned(like, room, session.all_ranks()));
+    std::vector<TransferPart> parts;
+    for (int rank = 0; rank < session.world_size(); ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      TransferPart& part = parts.emplace_back(
+          TransferPart{.extents = facts.extents[at], .takes_part = facts.assigned.has(at), .is_zero = true});
+      if (zeros == Zeros::like_its_share)
+        part.extents[0] = share_of(part.extents[0], session.world_size(), rank).count();
+    }
+    return parts;
+  };
+  to_variables(session.commands(), "zeros", variable, leaves_equal ? Leaves::equal_copies : Leaves::other_copies, plan);
   variable.has_equal_shares = zeros == Zeros::like_its_share;
 }
 
@@ -196,19 +215,17 @@ void set_on_rank(const Delivery& delivery, int rank, const ScatterOptions& optio
   Sources sources(session.commands());
   const Source source = sources.add_rows(delivery, options.batch, "set");
   to_variables(session.commands(), "set",
-               {{delivery.variable.get(), only_on(session.world_size(), rank, {source.offset, source.extents, true})}});
+               {{delivery.variable.get(), only_on(session.world_size(), rank, {source.offset, source.extents, true})}},
+               Leaves::other_copies);
 }
 
-void get_from_rank(VariableRecord& variable, int rank, void* values) {
+void get_from_rank(VariableRecord& variable, int rank, const ArrayMaker& maker) {
   SessionCore& session = *variable.session;
   const Entry guard(session);
   check_rank(session.world_size(), rank, "get");
-  const Extents& extents = variable.extents[static_cast<std::size_t>(rank)];
-  const std::size_t bytes = bytes_of(variable, extents);
-  if (bytes == 0) return;
-  const HeapLoan staging(session.commands(), bytes, "values on their way from a worker");
-  fetch_copy(session.commands(), variable, rank, staging.offset());
-  std::memcpy(values, staging.data(), bytes);
+  const FetchedCopy copy(session.commands(), variable, rank, "get");
+  void* const values = maker.make(copy.extents());
+  if (copy.bytes() != 0) std::memcpy(values, copy.values(), copy.bytes());
 }
 
 Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank) {
@@ -221,12 +238,8 @@ Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank) {
 namespace {
 
 void copy_through_host(SessionCore& session, VariableRecord& variable, int from, int to) {
-  const Extents extents = variable.extents[static_cast<std::size_t>(from)];
-  const std::size_t bytes = bytes_of(variable, extents);
-  if (bytes == 0) return place_copy(session.commands(), variable, to, 0, extents);
-  const HeapLoan staging(session.commands(), bytes, "values on their way from a worker");
-  fetch_copy(session.commands(), variable, from, staging.offset());
-  place_copy(session.commands(), variable, to, staging.offset(), extents);
+  const FetchedCopy copy(session.commands(), variable, from, "copy");
+  place_copy(session.commands(), variable, to, copy.offset(), copy.extents());
 }
 
 }  // namespace
@@ -236,34 +249,54 @@ void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int fro
   const Entry guard(session);
   check_rank(session.world_size(), from, "copy");
   check_rank(session.world_size(), to, "copy");
-  check_source(*variable, from);
+  const Settled settled = session.commands().settled();
+  const bool has_source = variable->copies(settled).assigned.has(static_cast<std::size_t>(from));
+  if (!has_source) throw_usage("copy: " + not_assigned(*variable, settled, RankSet::only(from)));
   if (from == to) return;
   if (session.rank_devices().go_through_host(from, to)) return copy_through_host(session, *variable, from, to);
   copy_variable(session.commands(), variable, from, to);
 }
 
-void gather_to(VariableList variables, std::span<void* const> values) {
+namespace {
+
+/// The extents of all copies as one array, with the ranks as the first dimension.
+Extents stacked_extents(const VariableRecord& variable, const Settled& settled) {
+  const Extents own = equal_extents(variable, settled, "gather_stacked");
+  Extents stacked{variable.session->world_size()};
+  std::copy(own.begin(), own.end() - 1, stacked.begin() + 1);
+  return stacked;
+}
+
+}  // namespace
+
+void gather_to(VariableList variables, Gathered form, std::span<const ArrayMaker> makers) {
   SessionCore& session = *variables.front()->session;
   const Entry guard(session);
-  std::deque<HeapLoan> staged;
-  std::vector<std::size_t> sizes;
-  std::vector<Transfer> transfers;
-  for (const auto& variable : variables) {
-    std::vector<TransferPart> parts;
-    std::size_t bytes = 0;
-    for (const Extents& extents : variable->extents) {
-      parts.push_back({bytes, extents, extents[0] != 0});
-      bytes += bytes_of(*variable, extents);
+  session.commands().when_settled(session.all_ranks(), {}, [&](const Room& room) {
+    std::deque<HeapLoan> staged;
+    std::vector<std::size_t> sizes;
+    std::vector<Extents> shapes;
+    std::vector<Transfer> transfers;
+    for (const auto& variable : variables) {
+      shapes.push_back(form == Gathered::stacked ? stacked_extents(*variable, room)
+                                                 : extents_together(*variable, room, "gather"));
+      std::vector<TransferPart> parts;
+      std::size_t bytes = 0;
+      for (const Extents& extents : variable->copies(room).extents) {
+        parts.push_back({bytes, extents, extents[0] != 0});
+        bytes += bytes_of(*variable, extents);
+      }
+      const HeapLoan& staging = staged.emplace_back(session.commands(), bytes, "values on their way from the workers");
+      for (auto& part : parts) part.offset += staging.offset();
+      sizes.push_back(bytes);
+      transfers.push_back({variable.get(), std::move(parts)});
     }
-    const HeapLoan& staging = staged.emplace_back(session.commands(), bytes, "values on their way from the workers");
-    for (auto& part : parts) part.offset += staging.offset();
-    sizes.push_back(bytes);
-    transfers.push_back({variable.get(), std::move(parts)});
-  }
-  run_transfers(session.commands(), "gather", TransferDirection::from_variable, transfers);
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] != 0) std::memcpy(values[i], staged[i].data(), sizes[i]);
-  }
+    run_transfers(session.commands(), room, "gather", TransferDirection::from_variable, transfers);
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      void* const values = makers[i].make(shapes[i]);
+      if (sizes[i] != 0) std::memcpy(values, staged[i].data(), sizes[i]);
+    }
+  });
 }
 
 // ---- inspection -----------------------------------------------------------------------------------------------
@@ -271,22 +304,17 @@ void gather_to(VariableList variables, std::span<void* const> values) {
 Extents extents_of(const VariableRecord& variable, int rank) {
   const Entry guard(*variable.session);
   check_rank(variable.session->world_size(), rank, "a shared variable");
-  return variable.extents[static_cast<std::size_t>(rank)];
+  return variable.extents_on(variable.session->commands().settled(), static_cast<std::size_t>(rank));
 }
 
-const std::vector<Extents>& all_extents(const VariableRecord& variable) {
+std::vector<Extents> all_extents(const VariableRecord& variable) {
   const Entry guard(*variable.session);
-  return variable.extents;
+  return variable.copies(variable.session->commands().settled()).extents;
 }
 
-Extents common_extents(const VariableRecord& variable, const char* what) {
+void check_equal_copies(const VariableRecord& variable, const char* what) {
   const Entry guard(*variable.session);
-  return equal_extents(variable, what);
-}
-
-Extents gathered_extents(const VariableRecord& variable) {
-  const Entry guard(*variable.session);
-  return extents_together(variable, "gather");
+  static_cast<void>(equal_extents(variable, variable.session->commands().settled(), what));
 }
 
 const std::string& name_of(const VariableRecord& variable) noexcept { return variable.name; }

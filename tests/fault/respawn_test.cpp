@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <csignal>
 #include <numeric>
@@ -165,7 +167,7 @@ TEST_P(Respawn, RestoresWhatWasBroadcast) {
   const Error error = lose(last());
   if (world_size() == 1) {
     EXPECT_THAT(error.failure().undefined, ElementsAre("w"));
-    EXPECT_THAT(copy_on(w, 0), IsEmpty());
+    expect_usage([&] { static_cast<void>(w.get(0)); }, {"'w'", "no values on rank 0", "lost"});
     return;
   }
   EXPECT_THAT(error.failure().restored, ElementsAre("w"));
@@ -190,7 +192,7 @@ TEST_P(Respawn, NamesWhatIsGone) {
   for (int rank = 0; rank < last(); ++rank) EXPECT_GT(rows.lengths()[rank], 0);
   const auto f = session_.function(
       +[](Local<float, 1> x) -> Sum<float> { return x[0]; }, "first");
-  const std::string why = world_size() == 1 ? "has no shape yet" : "has no values on rank " + std::to_string(last());
+  const std::string why = "has no values on rank " + std::to_string(last());
   expect_usage([&] { f(rows); }, {"'rows'", why, "scatter"});
   if (world_size() > 1) {
     EXPECT_EQ(f.on_rank(0)(rows), 0) << "the others have their copies";
@@ -391,6 +393,152 @@ TEST(RespawnOptions, AreChecked) {
   SessionOptions options = respawning(1);
   options.max_respawns = -1;
   expect_usage([&] { Session{options}; }, {"max_respawns", "-1"});
+}
+
+// ---- a worker is replaced in the midst of an operation --------------------------------------------------------
+
+/// The master takes in the loss only when it waits for this call.
+void dies_with(CpuWorker&, Local<const float, 1>, BoardView board) { die(Death::kill, board); }
+
+using Rows = Shared<float, 1>;
+struct Operation {
+  const char* name;
+  void (*act)(Rows& x, int last);
+};
+constexpr std::array kOperations{
+    Operation{"broadcast", [](Rows& x, int last) { x.broadcast(last); }},
+    Operation{"all_gather", [](Rows& x, int) { x.all_gather(); }},
+    Operation{"all_reduce", [](Rows& x, int) { x.all_reduce(Reduction::sum); }},
+    Operation{"reduce", [](Rows& x, int) { x.reduce(Reduction::sum, 0); }},
+    Operation{"reduce_scatter", [](Rows& x, int) { x.reduce_scatter(Reduction::sum); }},
+    Operation{"reduce to the master", [](Rows& x, int) { static_cast<void>(x.reduce(Reduction::sum)); }},
+    Operation{"gather", [](Rows& x, int) { static_cast<void>(x.gather()); }},
+    Operation{"gather_stacked", [](Rows& x, int) { static_cast<void>(x.gather_stacked()); }},
+    Operation{"get", [](Rows& x, int last) { static_cast<void>(x.get(last)); }},
+    Operation{"get_async", [](Rows& x, int last) { static_cast<void>(x.get_async(last).get()); }},
+};
+
+class RespawnInAWait : public testing::TestWithParam<int> {
+ protected:
+  static SessionOptions many_losses() {
+    SessionOptions options = respawning(GetParam());
+    options.max_respawns = 100;
+    return options;
+  }
+  int last() const { return GetParam() - 1; }
+  Future<void> lose_with(const Rows& x) { return session_.function(dies_with).on_rank(last()).async(x, board_.data()); }
+  void expect_lost(const Error& error, const std::string& operation) {
+    EXPECT_TRUE(error.kind() == ErrorKind::usage || error.kind() == ErrorKind::worker_lost) << operation;
+    EXPECT_THAT(error.what(), HasSubstr("'x'")) << operation;
+    EXPECT_THAT(error.what(), HasSubstr("lost")) << operation;
+  }
+  Session session_{many_losses()};
+  Board board_{session_};
+};
+INSTANTIATE_TEST_SUITE_P(Workers, RespawnInAWait, testing::Values(2, 4), testing::PrintToStringParamName());
+
+TEST_P(RespawnInAWait, OperationsOnLostValuesSayThatTheyWereLost) {
+  auto x = session_.shared<float, 1>("x");
+  for (const Operation& operation : kOperations) {
+    x.scatter(std::vector<float>(8, 3));
+    auto gone = lose_with(x);
+    expect_lost(error_of([&] { operation.act(x, last()); }), operation.name);
+    EXPECT_EQ(error_of([&] { gone.get(); }).kind(), ErrorKind::worker_lost) << operation.name;
+    expect_lost(error_of([&] { operation.act(x, last()); }), operation.name);
+  }
+  expect_lost(error_of([&] { x.copy(last(), 0); }), "copy");
+}
+
+TEST_P(RespawnInAWait, ACopyFromALostRankHasItsValuesOrFails) {
+  auto x = session_.shared<float, 1>("x");
+  x.scatter(std::vector<float>(8, 3));
+  auto gone = lose_with(x);
+  try {
+    x.copy(last(), 0);
+    EXPECT_THAT(copy_on(x, 0), testing::Each(3)) << "a survivor can still read the memory of a lost worker";
+  } catch (const Error& error) {
+    expect_lost(error, "copy");
+  }
+  EXPECT_EQ(error_of([&] { gone.get(); }).kind(), ErrorKind::worker_lost);
+}
+
+TEST_P(RespawnInAWait, CollectivesHaveTheValuesThatWereRestored) {
+  auto x = session_.shared<float, 1>("x");
+  const auto ranks = static_cast<float>(GetParam());
+  const auto after = [&](void (*act)(Rows&, int)) {
+    x.broadcast(std::vector<float>{1, 2});
+    auto gone = lose_with(x);
+    act(x, last());
+    EXPECT_EQ(error_of([&] { gone.get(); }).kind(), ErrorKind::worker_lost);
+    return copy_on(x, last());
+  };
+  EXPECT_THAT(after([](Rows& x, int last) { x.broadcast(last); }), ElementsAre(1, 2));
+  EXPECT_THAT(after([](Rows& x, int) { x.all_reduce(Reduction::sum); }), ElementsAre(ranks, 2 * ranks));
+  const auto all = after([](Rows& x, int) { x.all_gather(); });
+  ASSERT_EQ(all.size(), 2 * static_cast<std::size_t>(ranks));
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i % 2 == 0 ? 1 : 2);
+}
+
+TEST_P(RespawnInAWait, ACollectiveFailsIfTheLostCallWasToWriteTheVariable) {
+  auto x = session_.shared<float, 1>("x");
+  x.broadcast(std::vector<float>{1, 2});
+  const auto f = session_.function(+[](CpuWorker&, Local<float, 1>, BoardView board) { die(Death::kill, board); });
+  auto gone = f.on_rank(last()).async(x, board_.data());
+  EXPECT_EQ(error_of([&] { x.all_reduce(Reduction::sum); }).kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(error_of([&] { gone.get(); }).kind(), ErrorKind::worker_lost);
+  x.all_reduce(Reduction::sum);  // the program has seen the loss
+  EXPECT_THAT(copy_on(x, last()), ElementsAre(GetParam(), 2 * GetParam()));
+}
+
+/// Computes until the other call has died, and some time longer. The master waits for it meanwhile, and sees the loss.
+Keep<double, 1> made_during_the_loss(CpuWorker& worker, BoardView board) {
+  while (field(board, Board::kTimeOfDeath).load() == 0) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(300ms);
+  Keep<double, 1> made(worker, {4});
+  std::fill(made.begin(), made.end(), 1.0);
+  return made;
+}
+
+TEST_P(RespawnInAWait, ACallIsCheckedAgainAfterItHasWaitedForTheShapeOfAValue) {
+  auto x = session_.shared<float, 1>("x");
+  const auto local = session_.function(
+      +[](Local<const float, 1> x, Sliced<const double, 1>) -> Sum<int> { return x[0] == 3 ? 1 : -1; });
+  const auto sliced =
+      session_.function(+[](Sliced<const float, 1> x, Local<const double, 1>, Sliced<const double, 1>) -> Sum<int> {
+        return x.size() != 0 && x[0] == 3 ? 1 : -1;
+      });
+  const auto make = session_.function(made_during_the_loss);
+  for (const bool is_sliced : {false, true}) {
+    x.scatter(std::vector<float>(static_cast<std::size_t>(4 * GetParam()), 3));
+    board_.set(Board::kTimeOfDeath, 0);
+    auto gone = lose_with(x);
+    const auto value = make.on(session_.device(0))(board_.data());
+    const auto call = [&] {
+      if (is_sliced) sliced.on_rank(last())(x, value, value);
+      else local.on_rank(last())(x, value);
+    };
+    expect_lost(error_of(call), is_sliced ? "sliced" : "local");
+    EXPECT_EQ(error_of([&] { gone.get(); }).kind(), ErrorKind::worker_lost);
+  }
+}
+
+TEST_P(RespawnInAWait, ACallIsCheckedAgainAfterItHasWaitedForRoomForAMove) {
+  constexpr int kInbox = 32;  // how many commands a rank may have
+  auto x = session_.shared<float, 1>("x");
+  const auto f = session_.function(+[](Sliced<const float, 1> x, Local<const double, 1>) -> Sum<int> {
+    return x.size() != 0 && x[0] == 3 ? 1 : -1;
+  });
+  const auto none = session_.function(+[] {});
+  for (const int free_places : {0, 1, 2}) {
+    x.scatter(std::vector<float>(8, 3));
+    const auto value = session_.value(std::vector<double>{1}, Shape{1}, session_.device(0));
+    session_.wait();
+    auto gone = lose_with(x);
+    std::vector<Future<void>> queued;
+    for (int i = 1; i < kInbox - free_places; ++i) queued.push_back(none.on_rank(last()).async());
+    expect_lost(error_of([&] { f.on_rank(last())(x, value); }), std::to_string(free_places) + " places are free");
+    EXPECT_EQ(error_of([&] { gone.get(); }).kind(), ErrorKind::worker_lost);
+  }
 }
 
 /// Minimises a quadratic in steps. If a step fails, the program continues from its own checkpoint.

@@ -160,6 +160,8 @@ class CallBuilder {
   struct State;
   State& state() noexcept;
   void check_assigned(const VariableRecord& variable, std::size_t argument);
+  bool check_again();
+  void find_rows();
   void put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each);
   RankSet set_of(std::span<const int> ranks) const;
   void settle(VariableRecord& value);
@@ -171,7 +173,7 @@ class CallBuilder {
   FunctionRecord* function_;
   const CallOptions* options_;
   std::size_t arguments_ = 0;
-  alignas(std::max_align_t) std::array<std::byte, 416> state_;  // contains a State, so that a call allocates no memory
+  alignas(std::max_align_t) std::array<std::byte, 448> state_;  // contains a State, so that a call allocates no memory
 };
 
 /// Waits for a call that was launched earlier. Throws if the call failed.
@@ -311,8 +313,23 @@ SYNCRUN_EXPORT void broadcast_values(std::span<const Delivery> deliveries);
 SYNCRUN_EXPORT void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options);
 /// Gives one rank the selected rows.
 SYNCRUN_EXPORT void set_on_rank(const Delivery& delivery, int rank, const ScatterOptions& options);
-/// Copies all values of one rank to `values`.
-SYNCRUN_EXPORT void get_from_rank(VariableRecord& variable, int rank, void* values);
+/// Makes an array for values whose extents are known only when they have come: a worker may be replaced meanwhile.
+struct ArrayMaker {
+  void* context = nullptr;
+  void* (*function)(void* context, const Extents& extents) = nullptr;
+  /// Makes the array, and returns where its elements go. May throw std::bad_alloc.
+  void* make(const Extents& extents) const { return function(context, extents); }
+};
+template <Element T, std::size_t N>
+ArrayMaker maker_of(Array<T, N>& array) noexcept {
+  return {&array, [](void* context, const Extents& extents) -> void* {
+            auto& made = *static_cast<Array<T, N>*>(context);
+            made = Array<T, N>(to_shape<N>(extents));
+            return made.data();
+          }};
+}
+/// Copies all values of one rank to an array.
+SYNCRUN_EXPORT void get_from_rank(VariableRecord& variable, int rank, const ArrayMaker& maker);
 /// A fetch in flight. The result is an array.
 struct Fetched {
   std::shared_ptr<SessionCore> session;
@@ -324,9 +341,10 @@ SYNCRUN_EXPORT Fetched launch_get(const std::shared_ptr<VariableRecord>& variabl
 SYNCRUN_EXPORT Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable);
 /// Starts to copy the values of a rank to another rank. Throws Error (usage) if there are none.
 SYNCRUN_EXPORT void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int from, int to);
-/// Copies all ranks' values, one after the other. `values` has one array per variable, with the extents that
-/// gathered_extents returns.
-SYNCRUN_EXPORT void gather_to(VariableList variables, std::span<void* const> values);
+/// How the values of all ranks form one array: their rows one after the other, or with the ranks as the first dimension.
+enum class Gathered : std::uint8_t { rows, stacked };
+/// Copies all ranks' values to one array per variable.
+SYNCRUN_EXPORT void gather_to(VariableList variables, Gathered form, std::span<const ArrayMaker> makers);
 
 /// Gives every rank the values and the extents of rank `root`.
 SYNCRUN_EXPORT void broadcast_copies(VariableList variables, int root, const CollectiveOptions& options);
@@ -335,10 +353,9 @@ SYNCRUN_EXPORT void all_reduce_copies(VariableList variables, Reduction reductio
 /// Reduces the copies to rank `root`. The other copies are undefined afterwards.
 SYNCRUN_EXPORT void reduce_copies(VariableList variables, Reduction reduction, int root,
                                   const CollectiveOptions& options);
-/// Reduces the copies to the master, without changing them. `values` has one array per variable, with the extents that
-/// common_extents returns.
+/// Reduces the copies to the master, without changing them, to one array per variable.
 SYNCRUN_EXPORT void reduce_to_master(VariableList variables, Reduction reduction, const CollectiveOptions& options,
-                                     std::span<void* const> values);
+                                     std::span<const ArrayMaker> makers);
 /// Reduces the copies. Each rank gets its share of the rows of the result.
 SYNCRUN_EXPORT void reduce_scatter_copies(VariableList variables, Reduction reduction,
                                           const CollectiveOptions& options);
@@ -348,11 +365,7 @@ SYNCRUN_EXPORT void all_gather_copies(VariableList variables, const CollectiveOp
 /// The extents of one rank's copy. Throws Error (usage) if the rank does not exist.
 SYNCRUN_EXPORT Extents extents_of(const VariableRecord& variable, int rank);
 /// The extents of all copies, by rank.
-SYNCRUN_EXPORT const std::vector<Extents>& all_extents(const VariableRecord& variable);
-/// The extents of all copies concatenated. Throws Error (usage) if any extents but the first differ.
-SYNCRUN_EXPORT Extents gathered_extents(const VariableRecord& variable);
-/// The extents that all copies share. Throws Error (usage) if they differ. `what` is the operation, for messages.
-SYNCRUN_EXPORT Extents common_extents(const VariableRecord& variable, const char* what);
+SYNCRUN_EXPORT std::vector<Extents> all_extents(const VariableRecord& variable);
 /// The name, which messages and find_variable use. Can be empty.
 SYNCRUN_EXPORT const std::string& name_of(const VariableRecord& variable) noexcept;
 
@@ -372,9 +385,9 @@ SYNCRUN_EXPORT void check_step_variables(const VariableRecord& params, const Var
 /// The same check for the parameters of a new train step.
 SYNCRUN_EXPORT void check_step_params(const VariableRecord& params);
 /// Whether every rank's copy has as many elements as that rank's copy of the parameters.
-SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept;
+SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params);
 /// Whether a rank has a copy of the parameters, but none of the variable. This happens after its worker was replaced.
-SYNCRUN_EXPORT bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
+SYNCRUN_EXPORT bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params);
 
 // ---- files and checkpoints --------------------------------------------------------------------------------------
 

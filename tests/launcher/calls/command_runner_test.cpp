@@ -52,7 +52,7 @@ class Commands : public testing::Test {
     return runner.publish();
   }
   void run(const char* what) {
-    runner.run_system(what, "weights", calls.all_ranks(),
+    runner.run_system(runner.settle(calls.all_ranks()), what, "weights",
                       [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); });
   }
   template <class Action>
@@ -160,7 +160,7 @@ TEST_F(Commands, ThatNobodyWaitsForReportTheirFailureLater) {
   pool.finish_all(kAhead);
   pool.fail(1, 1, 10, "the destructor threw");
   const auto fill = [](CommandHead& command, InFlight&) { command.begin<DestroyPayload>(); };
-  runner.launch_system("destruction", "", calls.all_ranks(), fill);
+  runner.launch_system(runner.settle(calls.all_ranks()), "destruction", "", fill);
   EXPECT_EQ(calls.failures().dropped(), nullptr);
   runner.drain_all();
   EXPECT_THAT(text_of_error(calls.failures().dropped()), HasSubstr("the destructor threw"));
@@ -178,7 +178,8 @@ TEST_F(Commands, ThatCannotBeFilledInLeaveNothingBehind) {
     in_flight.temporaries.push_back(heap.allocate(100, SharedHeap::Contents::any, "values"));
     throw Error(ErrorKind::usage, "no such row");
   };
-  EXPECT_EQ(text_of([&] { runner.run_system("set", "weights", calls.all_ranks(), fill); }), "no such row");
+  EXPECT_EQ(text_of([&] { runner.run_system(runner.settle(calls.all_ranks()), "set", "weights", fill); }),
+            "no such row");
   EXPECT_EQ(heap.used_bytes(), 0U);
   EXPECT_EQ(calls.last_published(), 0U);
   pool.finish_all(kAhead);
@@ -192,7 +193,7 @@ TEST_F(Commands, FreeWhatTheyTravelledInAlsoIfTheyFail) {
     in_flight.temporaries.push_back(heap.allocate(100, SharedHeap::Contents::any, "values"));
     command.begin<UnpinPayload>();
   };
-  EXPECT_THROW(runner.run_system("set", "weights", calls.all_ranks(), fill), Error);
+  EXPECT_THROW(runner.run_system(runner.settle(calls.all_ranks()), "set", "weights", fill), Error);
   EXPECT_EQ(heap.used_bytes(), 0U);
 }
 

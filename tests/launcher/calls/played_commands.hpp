@@ -25,14 +25,12 @@ class PlayedCommands final : public detail::SystemCommands {
   std::function<void(const detail::Command&)> on_command;  // called before the command is carried out; may throw
   std::function<void(std::uint64_t)> on_full_inbox;        // must collect the command
   std::function<void(std::uint64_t)> on_await;
+  std::function<void()> on_users;  // what happens while the users of something are awaited
   bool is_session_open = true;
   bool leaves_in_flight = false;  // commands that are launched
 
-  void run_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
-                  const Fill& fill) override {
-    log.push_back(subject.empty() ? what : std::string(what) + " of " + subject);
-    fill_in(ranks, fill);
-    const std::uint64_t id = calls().publish();
+  void run_system(const detail::Room& room, const char* what, const std::string& subject, const Fill& fill) override {
+    const std::uint64_t id = publish(room, what, subject, fill);
     const detail::Command& command = calls().command(id);
     pool_.finish_all(id);
     std::exception_ptr failure;
@@ -47,15 +45,11 @@ class PlayedCommands final : public detail::SystemCommands {
     calls().release(id, failure ? calls().failures().note(failure) : nullptr);
     if (failure) std::rethrow_exception(failure);
   }
-  std::uint64_t launch_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
+  std::uint64_t launch_system(const detail::Room& room, const char* what, const std::string& subject,
                               const Fill& fill) override {
-    if (!leaves_in_flight) {
-      run_system(what, subject, ranks, fill);
-      return calls().last_published();
-    }
-    log.push_back(subject.empty() ? what : std::string(what) + " of " + subject);
-    fill_in(ranks, fill);
-    return calls().publish();
+    if (leaves_in_flight) return publish(room, what, subject, fill);
+    run_system(room, what, subject, fill);
+    return calls().last_published();
   }
   /// A command that was left in flight is over.
   void finish(std::uint64_t id) {
@@ -65,6 +59,7 @@ class PlayedCommands final : public detail::SystemCommands {
     calls().release(id, nullptr);
   }
   bool make_room(const detail::RankSet& ranks) override {
+    waits().note_wait();
     bool waited = false;
     while (on_full_inbox && calls().blocker(ranks)) {
       on_full_inbox(*calls().blocker(ranks));
@@ -73,20 +68,32 @@ class PlayedCommands final : public detail::SystemCommands {
     return waited;
   }
   void await(std::uint64_t id) override {
+    waits().note_wait();
     log.emplace_back("await");
     if (on_await) on_await(id);
   }
-  void drain_all() override { log.emplace_back("drain all"); }
-  void await_users(const void*) override { log.emplace_back("await users"); }
+  void drain_all() override {
+    waits().note_wait();
+    log.emplace_back("drain all");
+  }
+  void await_users(const void*) override {
+    waits().note_wait();
+    log.emplace_back("await users");
+    if (on_users) on_users();
+  }
   bool is_open() const noexcept override { return is_session_open; }
 
   /// A rank's copy of a variable, as float elements.
   std::vector<float>& copy(std::uint64_t entry, int rank) { return copies_[{entry, rank}]; }
 
  private:
-  void fill_in(const detail::RankSet& ranks, const Fill& fill) {
-    detail::CommandHead& command = calls().next(ranks, Milliseconds(0));  // first: it chooses the slot
+  std::uint64_t publish(const detail::Room& room, const char* what, const std::string& subject, const Fill& fill) {
+    room.check();
+    log.push_back(subject.empty() ? what : std::string(what) + " of " + subject);
+    detail::CommandHead& command = calls().next(room.ranks(), Milliseconds(0));  // first: it chooses the slot
     fill(command, calls().next_in_flight());
+    waits().note_wait();
+    return calls().publish();
   }
   void transfer(const detail::TransferPayload& payload) {
     const auto* slot = segment().at<const detail::TransferSlot>(payload.parts);

@@ -30,10 +30,11 @@ class RowsOfACall : public testing::Test {
     data.name = "inputs";
     data.dimensions = 1;
     variable.name = "state";
-    variable.extents.resize(2);
+    variable.copies.change() = CopyFacts(2);
   }
   void finish(const CallOptions& options) {
-    check.finish(function, session.calls.all_ranks(), weights, options, session.commands.memory(), call, temporaries);
+    check.finish(session.commands.settled(), function, session.calls.all_ranks(), weights, options,
+                 session.commands.memory(), call, temporaries);
   }
   std::string refusal(const CallOptions& options) {
     try {
@@ -96,8 +97,8 @@ TEST_F(RowsOfACall, CarryNothingIfTheWeightsAreEqualOrTheTimesAreMeasured) {
 
 TEST_F(RowsOfACall, OfTheCopiesThemselvesHaveNoWeights) {
   weights = RowWeights(std::vector<double>{1, 3}, 2);
-  variable.extents[0][0] = 2;
-  variable.extents[1][0] = 5;
+  variable.copies.change().extents[0][0] = 2;
+  variable.copies.change().extents[1][0] = 5;
   check.add_sliced(variable, 1);
   finish({});
   EXPECT_EQ(call.rows, 7);
@@ -114,8 +115,8 @@ TEST_F(RowsOfACall, AreRefusedWhereTheDataHaveNoSuchRow) {
 }
 
 TEST_F(RowsOfACall, AreEachRanksOwnWhereItsCopyIsSliced) {
-  variable.extents[0][0] = 2;
-  variable.extents[1][0] = 5;
+  variable.copies.change().extents[0][0] = 2;
+  variable.copies.change().extents[1][0] = 5;
   check.add_sliced(variable, 1);
   const std::vector<Slice> chosen{{0, 2}, {1, 4}};
   finish({.batch_s = chosen});
@@ -130,8 +131,8 @@ TEST_F(RowsOfACall, AreEachRanksOwnWhereItsCopyIsSliced) {
 class RowsOfChangingShapes : public RowsOfACall {
  protected:
   RowsOfChangingShapes() {
-    variable.extents[0][0] = 2;
-    variable.extents[1][0] = 5;
+    variable.copies.change().extents[0][0] = 2;
+    variable.copies.change().extents[1][0] = 5;
     check.add_sliced(variable, 1);
   }
   /// The numbers of rows that the ranks are told, or nothing if each rank looks at the copies of its peers.
@@ -162,7 +163,8 @@ TEST_F(RowsOfChangingShapes, AreWrittenDownForAVariableThatIsCopiedBetweenRanks)
 
 TEST_F(RowsOfChangingShapes, AreNotWrittenDownForOneRank) {
   variable.value = std::make_unique<ValueState>(2);
-  check.finish(function, RankSet::only(1), weights, {}, session.commands.memory(), call, temporaries);
+  check.finish(session.commands.settled(), function, RankSet::only(1), weights, {}, session.commands.memory(), call,
+               temporaries);
   EXPECT_THAT(counts(), SizeIs(0));
 }
 

@@ -53,8 +53,9 @@ TEST_F(SessionOnAFakePool, OpensRunsCommandsAndCloses) {
   SessionCore session(options, maker());
   EXPECT_TRUE(session.is_open());
   EXPECT_THAT(session.devices(), ElementsAre("cpu0", "cpu1"));
-  EXPECT_NO_THROW(session.commands().run_system(
-      "unpin", "", session.all_ranks(), [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); }));
+  CommandRunner& commands = session.commands();
+  EXPECT_NO_THROW(commands.run_system(commands.settle(session.all_ranks()), "unpin", "",
+                                      [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); }));
   for (const int rank : session.all_ranks()) pool->end_by_itself(rank);
   session.close();
   EXPECT_THAT(pool->log, ElementsAre("start", "watch", "expect ends", "end"));
@@ -120,7 +121,7 @@ TEST_F(SessionOnAFakePool, ChecksTheMemoryForAValueBeforeAWorkerMoves) {
   const std::vector<std::int64_t> extents{4};
   const std::vector<float> values(4);
   const auto x = make_value(session, DType::float32, extents, values.data(), nullptr, "x");
-  for (Extents& of_rank : x->extents) of_rank[0] = std::int64_t{1} << 55U;
+  x->value->extents[0] = std::int64_t{1} << 55U;
   const auto before = session->calls().last_published();
   const Device device(1, "cpu1", "cpu1", "cpu1");
   EXPECT_THAT(

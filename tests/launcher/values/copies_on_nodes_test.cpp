@@ -28,8 +28,9 @@ class CopiesOnNodes : public testing::Test {
     x->name = "x";
     x->dtype = DType::float32;
     x->dimensions = 1;
-    x->extents.assign(kWorldSize, Extents{4});
+    x->copies.change() = CopyFacts(kWorldSize);
     x->value = std::make_unique<ValueState>(kWorldSize);
+    x->value->extents = Extents{4};
     x->entry = session.heap.allocate(VariableEntry::bytes(kWorldSize), SharedHeap::Contents::zero, "a value");
     session.commands.finish(write(0));
   }

@@ -27,8 +27,9 @@ class CopiesOfAValue : public testing::Test {
     x->name = "x";
     x->dtype = DType::float32;
     x->dimensions = 1;
-    x->extents.assign(3, Extents{4});
+    x->copies.change() = CopyFacts(3);
     x->value = std::make_unique<ValueState>(3);
+    x->value->extents = Extents{4};
     x->entry = session.heap.allocate(VariableEntry::bytes(3), SharedHeap::Contents::zero, "a value");
     auto& entry = *session.pool.segment().at<VariableEntry>(x->entry);
     entry.dtype = DType::float32;

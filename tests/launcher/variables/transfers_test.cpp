@@ -5,6 +5,9 @@
 
 #include <gmock/gmock.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "launcher/failures/restored_values.hpp"
 #include "launcher/session/registry.hpp"
 #include "syncrun/updates.hpp"
@@ -25,9 +28,9 @@ class Copies : public testing::Test {
     variable->name = name;
     variable->dtype = DType::float32;
     variable->dimensions = 1;
-    variable->extents.resize(3);
-    variable->assigned = AssignedRanks(3);
-    variable->entry = session.heap.allocate(VariableEntry::bytes(3), SharedHeap::Contents::zero, "a variable");
+    variable->copies.change() = CopyFacts(static_cast<std::size_t>(session.commands.world_size()));
+    variable->entry = session.heap.allocate(VariableEntry::bytes(session.commands.world_size()),
+                                            SharedHeap::Contents::zero, "a variable");
     auto& entry = *session.pool.segment().at<VariableEntry>(variable->entry);
     entry.dtype = DType::float32;
     entry.dimensions = 1;
@@ -40,20 +43,28 @@ class Copies : public testing::Test {
     place_copy(session.commands, variable, rank, source.offset, source.extents);
   }
   void set_all(VariableRecord& variable, const std::vector<float>& values) {
-    for (int rank = 0; rank < 3; ++rank) set(variable, rank, values);
+    for (int rank = 0; rank < session.commands.world_size(); ++rank) set(variable, rank, values);
     variable.is_replicated = true;
   }
+  const CopyFacts& facts() { return weights->copies(session.commands.settled()); }
   std::vector<float>& copy(const VariableRecord& variable, int rank) {
     return session.commands.copy(variable.entry, rank);
   }
-  /// Replaces the copy of rank 1 as after a new worker has got rank 1.
-  Failure lose_rank_1() {
-    forget_copies({session.pool.segment(), session.heap}, registry, 1);
-    registry.for_each_entry([&](std::uint64_t entry) { session.commands.copy(entry, 1).clear(); });
+  VariableEntry& entry_of(const VariableRecord& variable) {
+    return *session.pool.segment().at<VariableEntry>(variable.entry);
+  }
+  /// Replaces the copies of these ranks as after new workers have got the ranks.
+  Failure lose(const std::vector<int>& ranks, const std::vector<std::string>& half_written = {}) {
+    for (const int rank : ranks) {
+      forget_copies({session.pool.segment(), session.heap}, registry, rank);
+      registry.for_each_entry([&](std::uint64_t entry) { session.commands.copy(entry, rank).clear(); });
+    }
     Failure failure;
-    pass_on(session.commands, registry, {1}, failure);
+    failure.undefined = half_written;
+    pass_on(session.commands, registry, ranks, failure);
     return failure;
   }
+  Failure lose_rank_1() { return lose({1}); }
 
   explicit Copies(const std::vector<DeviceId>& devices = {{}, {}, {}}) : session(devices) {}
 
@@ -67,18 +78,17 @@ TEST_F(Copies, ArePlacedOnOneRankOnly) {
   set(*weights, 1, {1, 2, 3});
   EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2, 3));
   EXPECT_THAT(copy(*weights, 0), IsEmpty());
-  EXPECT_TRUE(weights->assigned.has(1));
-  EXPECT_FALSE(weights->assigned.has(0));
-  EXPECT_EQ(weights->extents[1][0], 3);
+  EXPECT_TRUE(facts().assigned.has(1));
+  EXPECT_FALSE(facts().assigned.has(0));
+  EXPECT_EQ(facts().extents[1][0], 3);
   EXPECT_EQ(session.heap.used_bytes(), used) << "what values travelled in is free again";
   EXPECT_THAT(session.commands.log, ElementsAre("await users", "set of weights"));
 }
 
 TEST_F(Copies, ComeBackAsTheyAre) {
   set(*weights, 2, {4, 5});
-  const HeapLoan values(session.commands, 2 * sizeof(float), "values");
-  fetch_copy(session.commands, *weights, 2, values.offset());
-  const auto* floats = reinterpret_cast<const float*>(values.data());
+  const FetchedCopy values(session.commands, *weights, 2, "get");
+  const auto* floats = reinterpret_cast<const float*>(values.values());
   EXPECT_THAT(std::vector<float>(floats, floats + 2), ElementsAre(4, 5));
 }
 
@@ -89,7 +99,7 @@ TEST_F(Copies, ThatARankGaveUpInAFailureAreNoLongerAssigned) {
     throw Error(ErrorKind::system, "out of memory");
   };
   EXPECT_THROW(set(*weights, 0, {1, 2, 3}), Error);
-  EXPECT_FALSE(weights->assigned.has(0));
+  EXPECT_FALSE(facts().assigned.has(0));
 }
 
 TEST_F(Copies, AreNotReadOnceTheSessionIsOver) {
@@ -100,7 +110,7 @@ TEST_F(Copies, AreNotReadOnceTheSessionIsOver) {
     throw Error(ErrorKind::worker_lost, "rank 0 was lost");
   };
   EXPECT_THROW(set(*weights, 0, {1, 2, 3}), Error);
-  EXPECT_TRUE(weights->assigned.has(0));
+  EXPECT_TRUE(facts().assigned.has(0));
 }
 
 TEST_F(Copies, GoToAnotherRankWithoutAWaitIfTheirShapeStays) {
@@ -118,7 +128,7 @@ TEST_F(Copies, ThatGetAnotherShapeWaitForTheCallsThatReadIt) {
   session.commands.leaves_in_flight = true;
   copy_variable(session.commands, weights, 0, 2);
   EXPECT_THAT(session.commands.log, ElementsAre("await users", "copy of weights"));
-  EXPECT_EQ(weights->extents[2][0], 2);
+  EXPECT_EQ(facts().extents[2][0], 2);
 }
 
 class CopiesFromARank : public Copies {
@@ -170,7 +180,108 @@ TEST_F(Copies, OfWhichOneSurvivorsDiffersArePassedOnAsUndefined) {
   EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2)) << "the first survivor's";
   EXPECT_THAT(failure.restored, IsEmpty());
   EXPECT_THAT(failure.undefined, ElementsAre("weights"));
+}
+
+TEST_F(Copies, ThatDifferedAtTheFirstLossArePassedOnAfterTheSecond) {
+  set_all(*weights, {1, 2});
+  copy(*weights, 2) = {1, 7};
+  lose({1});
+  const Failure failure = lose({1});
+  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2));
+  EXPECT_THAT(failure.undefined, ElementsAre("weights"));
+  EXPECT_TRUE(facts().assigned.has(1));
+}
+
+class CopiesOnFourRanks : public Copies {
+ protected:
+  CopiesOnFourRanks() : Copies({{}, {}, {}, {}}) {}
+};
+
+TEST_F(CopiesOnFourRanks, ThatDifferArePassedOnToAllWorkersThatWereLostAtOnce) {
+  set_all(*weights, {1, 2});
+  copy(*weights, 3) = {1, 7};
+  const Failure failure = lose({1, 2});
+  EXPECT_THAT(failure.undefined, ElementsAre("weights"));
+  for (const int rank : {1, 2}) {
+    EXPECT_THAT(copy(*weights, rank), ElementsAre(1, 2)) << rank;
+    EXPECT_TRUE(facts().assigned.has(static_cast<std::size_t>(rank))) << rank;
+  }
+}
+
+TEST_F(Copies, HaveTheShapeThatASurvivorHasGivenThem) {
+  set_all(*weights, {1, 2, 3});
+  bool is_first = true;
+  session.commands.on_command = [&](const Command&) {  // the ranks have done their part, and then one is lost
+    if (!std::exchange(is_first, false)) return;
+    for (const int rank : {0, 2}) {
+      copy(*weights, rank) = {4};
+      entry_of(*weights).copies()[rank].extents = Extents{1};
+    }
+    lose({1}, {"weights"});
+    throw Error(ErrorKind::worker_lost, "rank 1 was lost");
+  };
+  const std::vector<float> values{4};
+  Sources sources(session.commands);
+  const Source source = sources.add(*weights, values.data(), Extents{1});
+  EXPECT_THROW(
+      to_variables(session.commands, "broadcast", {{weights.get(), whole_for_all(3, source)}}, Leaves::equal_copies),
+      Error);
+  EXPECT_THAT(copy(*weights, 1), ElementsAre(4));
+}
+
+TEST_F(Copies, AreNotEqualAnyMoreIfAScatterFailsHalfWay) {
+  set_all(*weights, {1, 2});
+  session.commands.on_command = [](const Command&) { throw Error(ErrorKind::function, "half"); };
+  const std::vector<Transfer> transfers{{weights.get(), only_on(3, 0, {})}};
+  EXPECT_THROW(to_variables(session.commands, "scatter", transfers, Leaves::other_copies), Error);
   EXPECT_FALSE(weights->is_replicated);
+}
+
+TEST_F(Copies, AreStillEqualIfAScatterDoesNotBegin) {
+  set_all(*weights, {1, 2});
+  const auto failure = session.calls.failures().note(std::make_exception_ptr(Error(ErrorKind::function, "earlier")));
+  weights->writes.failures.push_back({RankSet::all(3), failure});
+  const std::vector<Transfer> transfers{{weights.get(), only_on(3, 0, {})}};
+  EXPECT_THROW(to_variables(session.commands, "scatter", transfers, Leaves::other_copies), Error);
+  EXPECT_TRUE(weights->is_replicated);
+}
+
+// ---- what is known before a wait is refused after it ----------------------------------------------------------
+
+TEST_F(Copies, ArePlannedAfterTheWait) {
+  set_all(*weights, {1, 2});
+  bool is_first = true;
+  session.commands.on_users = [&] {
+    if (std::exchange(is_first, false)) lose_rank_1();
+  };
+  weights->is_replicated = false;
+  std::vector<std::int64_t> seen;
+  const auto plan = [&](const Room& room) {
+    for (const Extents& own : weights->copies(room).extents) seen.push_back(own[0]);
+    return only_on(3, 0, {});
+  };
+  to_variables(session.commands, "zeros", *weights, Leaves::other_copies, plan);
+  EXPECT_THAT(seen, ElementsAre(2, 0, 2));
+}
+
+TEST_F(Copies, AreRefusedToWhoHasWaitedSince) {
+  const auto refuses = [](const std::function<void()>& use) {
+    try {
+      use();
+      return std::string("it was accepted");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  const Room room = session.commands.settle(RankSet::only(1));
+  EXPECT_NO_THROW(static_cast<void>(weights->copies(room)));
+  EXPECT_THAT(refuses([&] { static_cast<void>(room.of(RankSet::only(0))); }), testing::HasSubstr("no room"));
+  session.commands.drain_all();
+  EXPECT_THAT(refuses([&] { static_cast<void>(weights->copies(room)); }), testing::HasSubstr("before a wait"));
+  const auto fill = [](CommandHead&, InFlight&) {};
+  EXPECT_THAT(refuses([&] { session.commands.run_system(room, "set", "weights", fill); }),
+              testing::HasSubstr("before a wait"));
+  static_assert(!std::is_copy_constructible_v<Room> && !std::is_copy_assignable_v<Settled>);
 }
 
 /// Ranks 0 and 1 have GPUs, and rank 2 has a CPU device.
@@ -199,9 +310,9 @@ TEST_F(Copies, ThatOnlyTheLostWorkerHadAreUndefinedAndNotAssigned) {
   for (int rank = 0; rank < 3; ++rank) set(*weights, rank, {1, 2});
   const Failure failure = lose_rank_1();
   EXPECT_THAT(failure.undefined, ElementsAre("weights"));
-  EXPECT_FALSE(weights->assigned.has(1));
-  EXPECT_EQ(weights->extents[1][0], 0);
-  EXPECT_EQ(weights->extents[0][0], 2) << "the others keep theirs";
+  EXPECT_FALSE(facts().assigned.has(1));
+  EXPECT_EQ(facts().extents[1][0], 0);
+  EXPECT_EQ(facts().extents[0][0], 2) << "the others keep theirs";
 }
 
 TEST_F(Copies, ThatTheLostWorkerDidNotHaveAreNotMentioned) {

@@ -72,12 +72,13 @@ class RowsOfRanks : public testing::Test {
     variable->name = "rows";
     variable->dtype = DType::float32;
     variable->dimensions = 2;
-    variable->extents = {Extents{2, 2}, Extents{0, 2}, Extents{3, 2}};
-    variable->assigned = AssignedRanks(3);
+    variable->copies.change() = CopyFacts(3);
+    variable->copies.change().extents = {Extents{2, 2}, Extents{0, 2}, Extents{3, 2}};
     variable->entry = session.heap.allocate(VariableEntry::bytes(3), SharedHeap::Contents::zero, "a variable");
     session.commands.on_command = [this](const Command& command) { record(command); };
   }
 
+  const CopyFacts& facts() { return variable->copies(session.commands.settled()); }
   /// "rank 0: 16 bytes at 4 of x@0 from 8 of its copy".
   void record(const Command& command) {
     const auto& payload = command.as<FilesPayload>();
@@ -142,12 +143,12 @@ TEST_F(RowsOfRanks, AreReadByTheRanksAndThenTaken) {
     RowsRead read(session.commands, on_disk({1, 4}), scattered(5), 7);
     EXPECT_THAT(pieces, ElementsAre("rank 0: 8 bytes at 0 of x@0 from 0", "rank 0: 8 bytes at 0 of x@1 from 8",
                                     "rank 1: 16 bytes at 8 of x@1 from 0", "rank 2: 8 bytes at 24 of x@1 from 0"));
-    EXPECT_FALSE(variable->assigned.any()) << "the copies are unchanged";
+    EXPECT_FALSE(facts().assigned.any()) << "the copies are unchanged";
     read.take();
   }
   EXPECT_THAT(actions, ElementsAre(FilesAction::read, FilesAction::take));
-  EXPECT_TRUE(variable->assigned.all());
-  EXPECT_EQ(variable->extents[1], (Extents{2, 2}));
+  EXPECT_TRUE(facts().assigned.all());
+  EXPECT_EQ(facts().extents[1], (Extents{2, 2}));
   EXPECT_EQ(session.heap.used_bytes(), used);
 }
 
@@ -157,7 +158,7 @@ TEST_F(RowsOfRanks, AreAllReadByEachRankIfTheyAreReplicated) {
   EXPECT_THAT(pieces, testing::Contains("rank 2: 16 bytes at 0 of x@1 from 8"));
   read.take();
   EXPECT_TRUE(variable->is_replicated);
-  for (const Extents& own : variable->extents) EXPECT_EQ(own, (Extents{3, 2}));
+  for (const Extents& own : facts().extents) EXPECT_EQ(own, (Extents{3, 2}));
 }
 
 TEST_F(RowsOfRanks, AreDividedByTheWeightsOfTheRanks) {
@@ -165,7 +166,7 @@ TEST_F(RowsOfRanks, AreDividedByTheWeightsOfTheRanks) {
   RowsRead read(session.commands, on_disk({1, 4}), {Extents{5, 2}, Placement::scattered, RowWeights(weights, 3)}, 7);
   EXPECT_THAT(pieces, ElementsAre("rank 0: 8 bytes at 0 of x@0 from 0", "rank 2: 32 bytes at 0 of x@1 from 0"));
   read.take();
-  EXPECT_EQ(variable->extents[1][0], 0);
+  EXPECT_EQ(facts().extents[1][0], 0);
 }
 
 TEST_F(RowsOfRanks, AreForgottenIfTheyAreNotTaken) {
