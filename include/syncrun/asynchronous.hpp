@@ -8,6 +8,8 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <optional>
 #include <ranges>
 #include <span>
 #include <string>
@@ -50,6 +52,11 @@ struct DownpourOptions;
 /// The center is a Value, which moves to the device that exchanges. Afterwards, center.get() returns the result. The
 /// order of the exchanges depends on how fast the devices are, so two runs differ (see RoundsReport::arrivals). Throws
 /// Error (usage) for bad options, and the errors of the rounds.
+///
+/// If a worker is lost and the session replaces it (OnWorkerLost::respawn), easgd() throws the loss, and the center
+/// stays. It is as after the last exchange. If its last copy was lost with the worker, it is as after an earlier exchange:
+/// after the last one whose result has reached the host. For this, each exchange sends the center to the host while the
+/// devices go on. The program may call easgd() again with the same center. Sessions that end with a loss send nothing.
 template <class T, class Start, class After>
   requires std::same_as<T, float> || std::same_as<T, double>
 RoundsReport easgd(Session& session, const Value<T, 1>& center, std::span<const Device> devices, Start&& start,
@@ -121,8 +128,45 @@ void downpour_exchange(Worker& worker, Local<T, 1> own, Local<T, 1> fetched, Loc
   copy_values(worker.core(), own.data(), center.data(), center.span().size_bytes());
 }
 
-/// Runs rounds on all devices until `after` returns false or the limit is reached. `exchange(lane)` starts an exchange
-/// of the device with the center.
+/// Keeps the values of the center in case that its only copy is lost with a worker. Does nothing unless the session
+/// replaces lost workers.
+template <class T>
+class CenterKeeper {
+ public:
+  CenterKeeper(Session& session, const Value<T, 1>& center) : center_(center) {
+    if (replaces_lost_workers(*session.core())) values_ = center.get();
+  }
+  /// An exchange has started. Starts to fetch the values after it, which the device sends before it begins another round.
+  void note_exchange() {
+    if (!values_) return;
+    take_fetched();
+    fetched_ = center_.get_async();
+  }
+  /// Waits until the last exchange is over, so that its device can no longer take the center with it. Throws its failure.
+  void finish() {
+    if (fetched_) values_ = fetched_->get();
+    fetched_.reset();
+  }
+  /// After a loss.
+  void restore() noexcept {
+    if (!values_) return;
+    take_fetched();
+    restore_value(HandleAccess::record(center_), values_->data());
+  }
+
+ private:
+  /// If a device was lost before it had sent the center, the older values stay.
+  void take_fetched() noexcept try { finish(); } catch (const std::exception&) {
+    fetched_.reset();
+  }
+
+  const Value<T, 1>& center_;
+  std::optional<Array<T, 1>> values_;
+  std::optional<Future<Array<T, 1>>> fetched_;
+};
+
+/// Runs rounds on all devices until `after` returns false or the limit is reached. `exchange(lane)` starts an
+/// exchange of the device with the center.
 template <class T, class Start, class After, class Exchange>
 RoundsReport run_rounds(Session& session, std::span<const Device> devices, std::vector<Value<T, 1>>& params,
                         Start& start, After& after, Exchange&& exchange, std::int64_t limit) {
@@ -167,6 +211,20 @@ RoundsReport run_rounds(Session& session, std::span<const Device> devices, std::
   return report;
 }
 
+/// Returns `run(keeper)`. If it throws because of a loss, the center stays.
+template <class T, class Run>
+RoundsReport keep_center(Session& session, const Value<T, 1>& center, Run&& run) {
+  CenterKeeper<T> keeper(session, center);
+  try {
+    RoundsReport report = run(keeper);
+    keeper.finish();
+    return report;
+  } catch (...) {
+    keeper.restore();
+    throw;
+  }
+}
+
 /// The parameters of each device, which begin at the center.
 template <class T>
 std::vector<Value<T, 1>> params_around(Session& session, const Value<T, 1>& center, std::span<const Device> devices,
@@ -189,12 +247,16 @@ RoundsReport easgd(Session& session, const Value<T, 1>& center, std::span<const 
   detail::check_rounds("easgd", devices, options.rounds);
   detail::check_moving_rate(options.moving_rate);
   detail::expect_moves(detail::held(detail::HandleAccess::record(center), "Value"));
-  auto params = detail::params_around(session, center, devices, "easgd");
-  const auto exchange = session.function(&detail::elastic_exchange<T, CpuWorker>,
-                                         &detail::elastic_exchange<T, CudaWorker>, "easgd exchange");
-  return detail::run_rounds<T>(
-      session, devices, params, start, after,
-      [&](std::size_t lane) { exchange.on(devices[lane])(params[lane], center, options.moving_rate); }, options.rounds);
+  return detail::keep_center(session, center, [&](detail::CenterKeeper<T>& keeper) {
+    auto params = detail::params_around(session, center, devices, "easgd");
+    const auto function = session.function(&detail::elastic_exchange<T, CpuWorker>,
+                                           &detail::elastic_exchange<T, CudaWorker>, "easgd exchange");
+    const auto exchange = [&](std::size_t lane) {
+      function.on(devices[lane])(params[lane], center, options.moving_rate);
+      keeper.note_exchange();
+    };
+    return detail::run_rounds<T>(session, devices, params, start, after, exchange, options.rounds);
+  });
 }
 
 template <class T, class Start, class After>
@@ -203,13 +265,17 @@ RoundsReport downpour(Session& session, const Value<T, 1>& center, std::span<con
                       After&& after, const DownpourOptions& options) {
   detail::check_rounds("downpour", devices, options.rounds);
   detail::expect_moves(detail::held(detail::HandleAccess::record(center), "Value"));
-  auto params = detail::params_around(session, center, devices, "downpour");
-  auto fetched = detail::params_around(session, center, devices, "downpour's fetched center");
-  const auto exchange = session.function(&detail::downpour_exchange<T, CpuWorker>,
-                                         &detail::downpour_exchange<T, CudaWorker>, "downpour exchange");
-  return detail::run_rounds<T>(
-      session, devices, params, start, after,
-      [&](std::size_t lane) { exchange.on(devices[lane])(params[lane], fetched[lane], center); }, options.rounds);
+  return detail::keep_center(session, center, [&](detail::CenterKeeper<T>& keeper) {
+    auto params = detail::params_around(session, center, devices, "downpour");
+    auto fetched = detail::params_around(session, center, devices, "downpour's fetched center");
+    const auto function = session.function(&detail::downpour_exchange<T, CpuWorker>,
+                                           &detail::downpour_exchange<T, CudaWorker>, "downpour exchange");
+    const auto exchange = [&](std::size_t lane) {
+      function.on(devices[lane])(params[lane], fetched[lane], center);
+      keeper.note_exchange();
+    };
+    return detail::run_rounds<T>(session, devices, params, start, after, exchange, options.rounds);
+  });
 }
 
 }  // namespace syncrun

@@ -321,6 +321,27 @@ void unpin_value(VariableRecord& variable) {
   mark_spare_copies(variable.session->commands(), variable);
 }
 
+bool replaces_lost_workers(const SessionCore& session) noexcept {
+  return session.settings().on_worker_lost == OnWorkerLost::respawn;
+}
+
+void restore_value(const std::shared_ptr<VariableRecord>& variable, const void* values) noexcept try {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  ValueState& value = *variable->value;
+  if (!value.failure) return;
+  session.commands().await_users(variable.get());  // of the memory of the host
+  if (value.host.offset != 0) session.heap().free(value.host.offset, SharedHeap::Giveback::later);
+  value.host = {};
+  std::byte* const to = make_host_copy(session, *variable);
+  if (value.host.bytes != 0) std::memcpy(to, values, value.host.bytes);
+  value.home = ValueState::kHost;
+  value.failure = nullptr;
+  variable->writes = {};
+} catch (const std::exception&) {
+  // The value stays lost, and says so.
+}
+
 void check_rounds(const char* what, std::span<const Device> devices, std::int64_t rounds) {
   if (devices.empty()) throw_usage(std::string(what) + " requires one device or more, got none");
   for (std::size_t i = 0; i < devices.size(); ++i) {

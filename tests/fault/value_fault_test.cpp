@@ -1,8 +1,12 @@
 // A worker dies while a value moves: the source, the destination, or a rank that takes no part. Rank 0 is the source,
 // rank 1 the destination. Rank 2 takes no part.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <array>
 #include <csignal>
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <vector>
@@ -159,6 +163,65 @@ TEST_P(Moves, LoseOnlyWhatTheLostRankHad) {
     EXPECT_EQ(x.get()[9], 1);
   }
   EXPECT_EQ(read.on(session.device(rank_of(GetParam())))(copied), 2);
+}
+
+// ---- the center of asynchronous training ----------------------------------------------------------------------
+
+enum class Dies : std::uint8_t { never, in_its_round, in_its_exchange };
+constexpr std::int64_t kParams = 8192;  // several pages
+
+void add_one(CpuWorker&, Local<double, 1> params, Dies dies) {
+  if (dies == Dies::in_its_round) std::raise(SIGKILL);
+  for (double& x : params) x += 1;
+  if (dies != Dies::in_its_exchange) return;
+  // The exchange reads this page, and nothing else is in it.
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto middle = reinterpret_cast<std::uintptr_t>(&params[kParams / 2]) / page * page;
+  ::mprotect(reinterpret_cast<void*>(middle), page, PROT_NONE);
+}
+
+class Center : public testing::TestWithParam<Dies> {
+ protected:
+  /// Trains on rank 1, whose worker dies in its second round or in the exchange after it. Then trains for another round.
+  template <class Train>
+  void expect_kept(Train train, const char* exchange, double last) {
+    SessionOptions options = workers(2);
+    options.on_worker_lost = OnWorkerLost::respawn;
+    Session session(options);
+    const auto f = session.function(add_one, "round");
+    const auto center = session.value(std::vector<double>(kParams, 10.0), Shape{kParams}, session.device(0), "center");
+    const std::vector<Device> devices{session.device(1)};
+    Dies second = GetParam();
+    const auto start = [&](const Round<double>& round) {
+      return f.on(round.device).async(round.params, round.number == 1 ? second : Dies::never);
+    };
+    const auto after = [](const Round<double>&) { return true; };
+    const Error error = error_of([&] { train(session, center, devices, start, after); });
+    EXPECT_EQ(error.kind(), ErrorKind::worker_lost) << error.what();
+    EXPECT_EQ(error.failure().call, GetParam() == Dies::in_its_round ? "round" : exchange);
+    EXPECT_THAT(center.get().to_vector(), testing::Each(11)) << "as after the first exchange";
+    second = Dies::never;
+    train(session, center, devices, start, after);
+    EXPECT_THAT(center.get().to_vector(), testing::Each(last)) << "it goes on from there";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(OfAsynchronousTraining, Center, testing::Values(Dies::in_its_round, Dies::in_its_exchange),
+                         [](const auto& dies) {
+                           return dies.param == Dies::in_its_round ? "WhenARoundDies" : "WhenAnExchangeDies";
+                         });
+
+TEST_P(Center, IsKeptByEasgd) {
+  expect_kept(
+      [](auto& session, const auto& center, const auto& devices, const auto& start, const auto& after) {
+        return easgd(session, center, devices, start, after, {.moving_rate = 1, .rounds = 2});
+      },
+      "easgd exchange", 12);  // the second round begins at the center from before the first
+}
+
+TEST_P(Center, IsKeptByDownpour) {
+  expect_kept([](auto& session, const auto& center, const auto& devices, const auto& start,
+                 const auto& after) { return downpour(session, center, devices, start, after, {.rounds = 2}); },
+              "downpour exchange", 13);
 }
 
 }  // namespace

@@ -279,6 +279,12 @@ SYNCRUN_EXPORT DeviceMemory memory_of(SessionCore& session, const Device& device
 /// Throws the failure of a call if it is known already.
 SYNCRUN_EXPORT void check_launched(SessionCore& session, CallResult& result);
 
+/// Whether the session replaces lost workers (OnWorkerLost::respawn).
+SYNCRUN_EXPORT bool replaces_lost_workers(const SessionCore& session) noexcept;
+/// If the value was lost with its worker, gives it these values again, as many as it had. They lie in the memory of the
+/// host. Does nothing if the session is over, or if there is no memory for them.
+SYNCRUN_EXPORT void restore_value(const std::shared_ptr<VariableRecord>& variable, const void* values) noexcept;
+
 /// Checks the devices of easgd or downpour. Throws Error (usage) for a bad list of devices, or for rounds that are
 /// negative. `what` names the rule.
 SYNCRUN_EXPORT void check_rounds(const char* what, std::span<const Device> devices, std::int64_t rounds);
