@@ -112,6 +112,15 @@ void Protocol::decide_next(const State& state, const Visit& visit) const {
   if (is_last ? !is_idle : must_wait()) return;
   State next = state;
   Step step{Step::Who::master, state.next, is_last ? Byte{expect_ends} : Byte{put_entries}, Sub::look};
+  if (!is_last && next_call(state).uses_shares && state.checked == 0) {
+    // SystemCommands::settle: the check comes after the last wait, and the call is published at once. With the mistake, the
+    // program can still wait after it.
+    const bool may_run = has_shares(state, next_call(state));
+    next.checked = may_run && is(Mistake::checks_before_the_wait) ? 1 : 0;
+    if (!may_run) refuse_call(next);
+    if (next.checked != 0 || !may_run) return visit(next, {Step::Who::master, state.next, decide, Sub::look});
+  }
+  next.checked = 0;
   if (is_last) publish_next(next, kClose);
   else if (values_of(next_call(state)) == 0) publish_next(next, static_cast<Byte>(state.calls + 1));
   else {
@@ -121,6 +130,10 @@ void Protocol::decide_next(const State& state, const Visit& visit) const {
     if (has_begun) take_master_step(next);  // the master has done nothing yet that other processes can see
   }
   visit(next, step);
+}
+
+bool Protocol::has_shares(const State& state, const Call& call) const noexcept {
+  return (ranks_of(call) & ~state.shares) == 0;
 }
 
 /// Takes one step that other processes can see. The private work of the master before and after it is part of the step.

@@ -2,6 +2,7 @@
 
 #include "tests/model/protocol.hpp"
 
+#include <algorithm>
 #include <bit>
 
 #include "tests/model/steps.hpp"
@@ -86,6 +87,9 @@ constexpr std::array<std::string_view, 13> kSubs{"",
 State Protocol::initial() const {
   State state{};
   state.next = 1;
+  const bool has_shares =
+      std::any_of(scenario_.calls.begin(), scenario_.calls.end(), [](const Call& call) { return call.uses_shares; });
+  if (has_shares) state.shares = all_ranks();
   for (std::size_t i = 0; i < scenario_.values.size(); ++i) {
     Value& value = state.values[i];
     value.home = kNowhere;

@@ -45,8 +45,9 @@ enum class Property : Byte {
   host_copy_is_not_overwritten,
   host_memory_is_not_freed,
   filled_copy_is_not_freed,
+  call_has_its_shares,
 };
-inline constexpr std::array<std::string_view, 23> kProperties{
+inline constexpr std::array<std::string_view, 24> kProperties{
     "a slot is written while a worker still reads it",
     "a place of an inbox is written while a worker still reads it or its outbox",
     "an outbox is read that is not of this command",
@@ -70,6 +71,7 @@ inline constexpr std::array<std::string_view, 23> kProperties{
     "the host copy is overwritten by an older one, or while it is read",
     "the memory of the host copy is freed while a command uses it",
     "a copy is freed while a copy that was started ahead fills it",
+    "a call runs on a rank that has lost its share of a variable",
 };
 
 using Visit = BasicVisit<State, Step>;
@@ -140,6 +142,7 @@ class Protocol {
   Byte next_to_mark(const State& state, Byte failed) const noexcept;
   void step_master(const State& state, const Visit& visit) const;
   void decide_next(const State& state, const Visit& visit) const;
+  bool has_shares(const State& state, const Call& call) const noexcept;
   void take_master_step(State& state) const;
   void publish_next(State& state, Byte what) const;
   void fill_slot(State& state) const;

@@ -42,6 +42,7 @@ void Protocol::recover(State& state) const {
   for (int rank = 0; rank < workers(); ++rank) {
     if ((state.is_lost & bit(rank)) == 0) continue;
     for (Byte value = 0; value < kMostValues; ++value) forget_copy(state, value, rank);
+    state.shares = without(state.shares, rank);  // shares differ by rank, so no peer has this one
     start_worker(state, rank);
   }
   if (is(Mistake::forgets_copies_before_moves)) end_moves();

@@ -22,6 +22,8 @@ inline constexpr Call kMeets{.operations = 1, .has_outputs = false};          //
 inline constexpr Call kMeetsTwice{.operations = 2, .has_outputs = false};     // two collectives
 inline constexpr Call kMeetsAndUpdates{.operations = 1, .wants_vote = true};  // a collective and an update
 
+inline constexpr Call kUsesShares{.has_outputs = false, .uses_shares = true};  // of a shared variable
+
 // Sets of ranks.
 inline constexpr Byte kRank0 = 1, kRank1 = 2, kRank2 = 4, kRanks01 = 3, kRanks12 = 6, kRanks02 = 5;
 

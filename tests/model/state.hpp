@@ -173,17 +173,19 @@ struct State {
   std::array<Byte, kBells> sleepers;
 
   Process master;
-  Byte next;                  // the number of the next command
-  Byte calls;                 // how many calls of the scenario the program has made
-  Byte is_writing;            // 1: the master is writing a call that uses values
-  Byte aside;                 // 1 + the slot of the call that was put aside, or 0
-  Byte cursor;                // the copy that the master claims or brings next, as a pair of value and rank
-  Byte marking;               // values whose spare copies it marks, a bit per value; kHasSuccessor
-  Byte marks;                 // the copy of the first of these values that it marks next: 1 + the rank
-  Byte awaited;               // the command that the master waits for or collects
-  Byte collected;             // a bit per command
+  Byte next;        // the number of the next command
+  Byte calls;       // how many calls of the scenario the program has made
+  Byte is_writing;  // 1: the master is writing a call that uses values
+  Byte aside;       // 1 + the slot of the call that was put aside, or 0
+  Byte cursor;      // the copy that the master claims or brings next, as a pair of value and rank
+  Byte marking;     // values whose spare copies it marks, a bit per value; kHasSuccessor
+  Byte marks;       // the copy of the first of these values that it marks next: 1 + the rank
+  Byte checked;     // 1: the master has checked the shares for the next call, before a wait. Only a mistake sets it
+  Byte awaited;     // the command that the master waits for or collects
+  Byte collected;   // a bit per command
   ByCommand<Byte> inherited;  // InFlight::inherited: the result of the failed call on which this one depends, or 0
   Byte expects_ends;
+  Byte shares;  // a bit per rank: it has its share of a shared variable. The master knows the same of it
 
   // What the properties check, by command.
   ByCommand<Byte> ran;     // ranks that ran it to its end
@@ -216,6 +218,7 @@ struct Call {
   Byte reads = 0;           // values: a bit per value
   Byte writes = 0;
   Byte makes = 0;
+  bool uses_shares = false;  // of a shared variable: each of its ranks must have its share
   Byte to_host = 0;          // this is no call: the program brings the values to the host
   bool only_brings = false;  // this is no call: the program brings the values that it reads to its rank
 };
@@ -252,6 +255,7 @@ enum class Mistake : Byte {
   behind_is_here,
   leaves_after_the_votes,
   late_failure_changes_the_vote,
+  checks_before_the_wait,
   // Values.
   move_ignores_the_writer,
   move_survives_the_writer,

@@ -159,6 +159,7 @@ void Protocol::enter_body(State& state, int rank) const {
     return go(worker.process, has_begun ? move_end : move_begin);
   }
   begin_writing(state, rank);
+  expect(state, !call(state, worker.id).uses_shares || (state.shares & bit(rank)) != 0, Property::call_has_its_shares);
   if (call(state, worker.id).operations != 0) {
     worker.begun = worker.id;
     worker.step = 0;
