@@ -192,12 +192,10 @@ class Future {
   /// the same ranks. It also waits for calls on other ranks that may have written a variable or an object that this
   /// call uses. If this call failed, throws its error. If this call uses something that an earlier call may have
   /// written, and the earlier call failed, throws the error of the earlier call. Other earlier calls that failed do not
-  /// matter here.
+  /// matter here. If another thread is inside the session, throws Error (usage), and can be called again.
   detail::Returned<R> get() {
-    detail::held(session_, "Future");
-    const auto result = std::exchange(result_, nullptr);
-    if (!result) throw Error(ErrorKind::usage, "Future::get was called twice");
-    detail::wait_for(*session_, *result);
+    detail::SessionCore& session = detail::held(session_, "Future");
+    const auto result = detail::take_result(session, result_);
     return detail::assemble<R>(*result, choice_);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "common/text/errors.hpp"
 #include "launcher/session/session_core.hpp"
@@ -34,16 +35,25 @@ bool is_given_up(SessionCore& session, const CallResult& result) {
 
 }  // namespace
 
-void wait_for(SessionCore& session, CallResult& result) {
-  if (!result.finished) {
-    const SessionCore::Entry entry(session);
-    if (const auto id = session.calls().command_of(result)) session.commands().await(*id);
+std::shared_ptr<CallResult> take_result(SessionCore& session, std::shared_ptr<CallResult>& future) {
+  if (!future) throw_usage("Future::get was called twice");
+  std::shared_ptr<CallResult> result;
+  if (future->finished) {
+    result = std::exchange(future, nullptr);
+  } else {
+    const SessionCore::Entry entry(session);  // before the future loses the result: the entry may be refused
+    result = std::exchange(future, nullptr);
+    if (const auto id = session.calls().command_of(*result)) session.commands().await(*id);
   }
-  if (result.error) {
-    session.calls().failures().has_surfaced(result.error);
-    std::rethrow_exception(result.error);
-  }
-  if (!result.finished) throw_usage("the session was closed before this call's result was there");
+  check_launched(session, *result);
+  if (!result->finished) throw_usage("the session was closed before this call's result was there");
+  return result;
+}
+
+void check_launched(SessionCore& session, const CallResult& result) {
+  if (!result.error) return;
+  session.calls().failures().has_surfaced(result.error);
+  std::rethrow_exception(result.error);
 }
 
 bool is_ready(SessionCore& session, CallResult& result) {

@@ -366,6 +366,12 @@ void QueueCore::abandon() noexcept {
   end_producers();
 }
 
+/// What concerns other nodes goes through the session, so only a thread that is inside it may do this.
+void QueueCore::abandon_handle() noexcept {
+  if (!remote_ || !session_->is_open()) return abandon();
+  session_->release([queue = shared_from_this()] { queue->abandon(); });
+}
+
 /// Kills the producers that are left. Producers that cannot be reaped yet may still write, so their memory is not used
 /// again.
 void QueueCore::end_producers() noexcept {
@@ -406,7 +412,7 @@ std::shared_ptr<QueueCore> open_queue(const std::shared_ptr<SessionCore>& sessio
   return queue;
 }
 
-void abandon_queue(QueueCore& queue) noexcept { queue.abandon(); }
+void abandon_queue(QueueCore& queue) noexcept { queue.abandon_handle(); }
 void close_queue(QueueCore& queue) { queue.close(); }
 std::vector<std::shared_ptr<DataRecord>> next_batch(QueueCore& queue) { return queue.next(); }
 const std::string& name_of(const QueueCore& queue) noexcept { return queue.name(); }

@@ -38,6 +38,8 @@ class QueueCore : public SessionDependant, public std::enable_shared_from_this<Q
   std::vector<std::shared_ptr<DataRecord>> next();
   void close();
   void abandon() noexcept;
+  /// The same, for a handle that no longer exists. From any thread.
+  void abandon_handle() noexcept;
   void end_with_session() noexcept override { abandon(); }
 
   /// The last handle of a batch no longer exists. From any thread.

@@ -240,8 +240,8 @@ void TaskCore::end_sending() {
 }
 
 Bytes TaskCore::result(const Timeout& timeout) {
+  const Limit limit = limit_of(timeout, "get");  // first, because it may refuse the timeout
   end_sending();
-  const Limit limit = limit_of(timeout, "get");
   while (state_ == State::running) {
     take_frame(limit, "did not return");
     inbox_.clear();

@@ -85,11 +85,7 @@ void SessionCore::release_memory() {
 }
 
 void SessionCore::give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept {
-  if (!state_.enter()) {
-    return registry_.release_later([this, offset, giveback] { heap_.free(offset, giveback); });
-  }
-  if (is_open()) heap_.free(offset, giveback);
-  state_.leave();
+  release([this, offset, giveback] { heap_.free(offset, giveback); });
 }
 
 // ---- the end: the program closed the session, or a worker was lost, was late, or lost its device -----------------
@@ -118,14 +114,12 @@ void SessionCore::end_with(const Error& error) {
 
 void SessionCore::close() {
   if (state_.is_here() && !state_.was_opened()) return;
-  {
-    const Entry entry(*this);
-    is_closing_ = true;
-    commands_->drain_all();
-    commands_->next_command(all_ranks()).begin<ClosePayload>();
-    pool_->expect_ends();
-    calls_.release(commands_->publish(), nullptr);
-  }
+  const Entry entry(*this);  // to the end: no other thread may call workers that end
+  is_closing_ = true;
+  commands_->drain_all();
+  commands_->next_command(all_ranks()).begin<ClosePayload>();
+  pool_->expect_ends();
+  calls_.release(commands_->publish(), nullptr);
   const auto failure = await_ends_at_close(*pool_, *report_, calls_.last_published(), settings_.grace);
   const auto dropped = calls_.failures().dropped();
   state_.set_cause(failure);

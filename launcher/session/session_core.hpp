@@ -80,9 +80,16 @@ class SessionCore final : private SessionEnds {
   /// Null unless the settings ask for a profile.
   const Profiler* profiler() const noexcept { return profiler_.get(); }
 
-  /// Frees memory of a handle that no longer exists. From any thread. If another thread is inside the session, the
-  /// memory is freed at the next entry.
+  /// Frees memory of a handle that no longer exists. From any thread. If a thread is inside the session, the memory is
+  /// freed at the next entry.
   void give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept;
+  /// The same for anything else that a handle has left. `release()` does not wait for workers.
+  template <class Release>
+  void release(Release&& release) noexcept {
+    if (!state_.enter_to_release()) return registry_.release_later(std::forward<Release>(release));
+    if (is_open()) release();
+    state_.leave_after_release();
+  }
   /// Begins to free what belongs to handles that no longer exist.
   void release_memory();
 

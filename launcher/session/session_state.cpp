@@ -12,4 +12,15 @@ void SessionState::throw_not_open() const {
   throw_usage("the session was closed");
 }
 
+bool SessionState::enter_after_release() noexcept {
+  for (User user = User::release; user != User::call;) {
+    // In a fork of the program, no thread will leave. check_open() then refuses the call.
+    if (user == User::release && !is_here()) return true;
+    if (user == User::release) user_.wait(User::release, std::memory_order_acquire);
+    user = User::nobody;
+    if (user_.compare_exchange_strong(user, User::call, std::memory_order_acquire)) return true;
+  }
+  return false;
+}
+
 }  // namespace syncrun::detail

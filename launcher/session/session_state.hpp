@@ -32,18 +32,35 @@ class SessionState {
   /// The error that check_open() reports once the session is over.
   void set_cause(const std::optional<Error>& cause) { cause_ = cause; }
 
-  /// Only one thread at a time is inside the session. Returns false if another thread is inside.
-  bool enter() noexcept { return !busy_.test_and_set(std::memory_order_acquire); }
-  void leave() noexcept { busy_.clear(std::memory_order_release); }
+  /// Only one thread at a time is inside the session. Returns false if another thread is inside. Waits for a thread that
+  /// only frees memory, because its program does not know that it is inside.
+  bool enter() noexcept {
+    User user = User::nobody;
+    if (user_.compare_exchange_strong(user, User::call, std::memory_order_acquire)) [[likely]]
+      return true;
+    return user == User::release && enter_after_release();
+  }
+  void leave() noexcept { user_.store(User::nobody, std::memory_order_release); }
+  /// The same for a thread that frees the memory of a handle. It must not wait for workers.
+  bool enter_to_release() noexcept {
+    User user = User::nobody;
+    return user_.compare_exchange_strong(user, User::release, std::memory_order_acquire);
+  }
+  void leave_after_release() noexcept {
+    leave();
+    user_.notify_all();
+  }
 
  private:
+  enum class User : std::uint8_t { nobody, call, release };
   [[noreturn]] void throw_not_open() const;
+  bool enter_after_release() noexcept;
   enum class Stage : std::uint8_t { starting, open, closed };
 
   ForkGuard fork_guard_;
   std::atomic<Stage> stage_ = Stage::starting;
   std::optional<Error> cause_;
-  std::atomic_flag busy_;
+  std::atomic<User> user_ = User::nobody;
 };
 
 }  // namespace syncrun::detail

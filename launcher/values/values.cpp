@@ -282,10 +282,6 @@ void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& de
   mark_spare_copies(session.commands(), *variable);  // but not this copy
 }
 
-void check_launched(SessionCore& session, CallResult& result) {
-  if (result.error) wait_for(session, result);  // throws
-}
-
 DeviceMemory memory_of(SessionCore& session, const Device& device) {
   const Entry guard(session);
   check_is_of_session(session, device, "memory()");

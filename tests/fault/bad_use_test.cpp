@@ -66,14 +66,59 @@ TEST_P(BadUse, FromTwoThreads) {
         while (field(board, 1).load() == 0) ::sched_yield();
       },
       "f");
+  auto before = session.function(count_rows).async(session.data(std::vector<int>(10, 1)));
   std::thread other([&] { f(board.data()); });
   ASSERT_TRUE(board.reaches(0, GetParam()));
   const std::vector<std::string> words{"used from one thread at a time"};
   expect_usage([&] { f(board.data()); }, words);
+  expect_usage([&] { before.get(); }, words);
   expect_usage([&] { session.data<int, 1>({4}); }, words);
   expect_usage([&] { session.wait(); }, words);
   expect_usage([&] { session.close(); }, words);
   board.set(1, 1);
+  other.join();
+  EXPECT_EQ(before.get(), 10) << "the refused get() has left it its result";
+  expect_usable(session);
+}
+
+struct Nothing {
+  void none() {}
+};
+
+TEST_P(BadUse, IsNotToDestroyHandlesOnAnotherThread) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(+[]() -> Sum<int> { return 1; });
+  std::vector<Data<int, 1>> arrays;
+  std::vector<Function<Sum<int>>> functions;
+  std::vector<Shared<int, 1>> variables;
+  std::vector<Value<int, 1>> values;
+  std::vector<Future<Sum<int>>> futures;
+  for (int i = 0; i < 500; ++i) {
+    arrays.push_back(session.data(std::vector<int>(100, 1)));
+    functions.push_back(session.function(+[]() -> Sum<int> { return 1; }));
+    variables.push_back(session.shared<int, 1>());
+    values.push_back(session.value(std::vector<int>(100, 1), Shape{100}));
+    futures.push_back(f.async());
+  }
+  auto object = std::make_unique<Replicated<Nothing>>(session.replicate<Nothing>());
+  auto queue = std::make_unique<BatchQueue<Data<std::int64_t, 1>>>(session.producers(
+      1, +[](Producer<Data<std::int64_t, 1>>&) {}, BatchShapes<Data<std::int64_t, 1>>{{4}}));
+  std::atomic<bool> is_over = false;
+  std::thread other([&] {
+    while (!arrays.empty()) {
+      arrays.pop_back();
+      functions.pop_back();
+      variables.pop_back();
+      values.pop_back();
+      futures.pop_back();
+    }
+    object.reset();
+    queue.reset();
+    is_over = true;
+  });
+  EXPECT_NO_THROW({
+    while (!is_over) f();
+  });
   other.join();
   expect_usable(session);
 }

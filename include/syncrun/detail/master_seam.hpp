@@ -176,9 +176,10 @@ class CallBuilder {
   alignas(std::max_align_t) std::array<std::byte, 448> state_;  // contains a State, so that a call allocates no memory
 };
 
-/// Waits for a call that was launched earlier. Throws if the call failed.
-SYNCRUN_EXPORT void wait_for(SessionCore& session, CallResult& result);
-/// Whether wait_for would return or throw at once.
+/// Waits for a call that was launched earlier, and takes its result out of the future. Throws if the call failed. If
+/// another thread is inside the session, throws Error (usage), and the future keeps the result.
+SYNCRUN_EXPORT std::shared_ptr<CallResult> take_result(SessionCore& session, std::shared_ptr<CallResult>& future);
+/// Whether take_result would return or throw at once.
 SYNCRUN_EXPORT bool is_ready(SessionCore& session, CallResult& result);
 /// Waits until one of the calls is over, and returns its position: the first one if several are over. A null stands for
 /// a future whose result was fetched. Throws Error (usage) if all are null.
@@ -277,7 +278,7 @@ SYNCRUN_EXPORT void unpin_value(VariableRecord& variable);
 /// See Session::memory.
 SYNCRUN_EXPORT DeviceMemory memory_of(SessionCore& session, const Device& device);
 /// Throws the failure of a call if it is known already.
-SYNCRUN_EXPORT void check_launched(SessionCore& session, CallResult& result);
+SYNCRUN_EXPORT void check_launched(SessionCore& session, const CallResult& result);
 
 /// Whether the session replaces lost workers (OnWorkerLost::respawn).
 SYNCRUN_EXPORT bool replaces_lost_workers(const SessionCore& session) noexcept;

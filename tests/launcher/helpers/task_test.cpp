@@ -415,6 +415,13 @@ TEST(Task, ThatIsDroppedIsKilledWithItsChildrenAtOnce) {
   EXPECT_TRUE(eventually([&] { return !is_alive(child); }));
 }
 
+TEST(Task, GoesOnIfAGetWasRefused) {
+  auto task = syncrun::task(+[](Pipe<int, int>& pipe) { return pipe.receive().value_or(0); });
+  EXPECT_THROW(task.get(-1ms), Error) << "no such timeout";
+  task.send(42);
+  EXPECT_EQ(task.get(), 42);
+}
+
 TEST(Task, UsedAfterItsEndIsAnError) {
   auto task = syncrun::task(echo<int>, {.name = "done"});
   task.send(1);

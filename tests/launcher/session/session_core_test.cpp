@@ -4,6 +4,10 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "common/protocol/variable_entry.hpp"
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/device.hpp"
@@ -141,6 +145,29 @@ TEST_F(SessionOnAFakePool, IsUsedByOneThreadAtATime) {
   EXPECT_NE(session.heap().used_bytes(), 0U) << "somebody is inside: it is freed at the next entry";
   session.registry().run_releases();
   EXPECT_EQ(session.heap().used_bytes(), 0U);
+}
+
+TEST_F(SessionOnAFakePool, LetsACallWaitForAThreadThatFreesTheMemoryOfAHandle) {
+  SessionCore session(options, maker());
+  std::atomic<bool> is_freeing = false;
+  std::atomic<bool> may_end = false;
+  std::thread other([&] {
+    session.release([&] {
+      is_freeing = true;
+      while (!may_end) std::this_thread::yield();
+    });
+  });
+  while (!is_freeing) std::this_thread::yield();
+  std::thread clock([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    may_end = true;
+  });
+  {
+    const SessionCore::Entry entry(session);
+    EXPECT_TRUE(may_end) << "both were inside";
+  }
+  other.join();
+  clock.join();
 }
 
 }  // namespace
