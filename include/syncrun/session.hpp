@@ -308,6 +308,9 @@ class Session {
   /// Otherwise the worker uses `T(arguments...)`. On a CUDA device, the worker looks for `T(CudaWorker&, arguments...)`
   /// instead of `T(CpuWorker&, arguments...)`. Arguments are trivially copyable values, strings, or vectors of
   /// trivially copyable elements.
+  ///
+  /// Starts the construction and returns. Each worker runs it in turn with its calls. If a constructor throws, every
+  /// call of a method of the object throws that error. If there is no such call, wait() and close() throw it.
   template <class T, class... Arguments>
   Replicated<T> replicate(const Arguments&... arguments) {
     const auto bodies = detail::construction_bodies<T, detail::Stored<Arguments>...>();

@@ -214,6 +214,8 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   const FunctionRecord& function = *function_;
   const RankDevices& devices = session_->rank_devices();
   check_bodies(function.name, function.kinds, devices, command.ranks);
+  if (function.object && function.object->failure) [[unlikely]]
+    return function.object->failure;
   CallPayload& call = *state.call;
   call.function = function.entry;
   call.object = function.object ? function.object->id : 0;

@@ -164,6 +164,7 @@ class CallTable {
     std::vector<UnfinishedCall> calls;
     std::vector<UnfinishedValue> values;
     std::vector<UnfinishedWrite> writes;
+    std::vector<std::shared_ptr<ObjectRecord>> objects;  // that should have been constructed
   };
   template <class Free>
   Unfinished take_unfinished(Free&& free);
@@ -245,6 +246,7 @@ CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
     });
     for (auto& log : call.written())
       unfinished.writes.push_back({std::move(log), control_.command_in(entry.slot).ranks});
+    if (call.constructed) unfinished.objects.push_back(call.constructed);
     if (call.result != nullptr) {
       call.result->finished = true;
       unfinished.calls.push_back({call.result, call.kept_result});

@@ -340,6 +340,7 @@ void CommandRunner::collect_failure(std::uint64_t id, const std::exception_ptr& 
   CallTable::for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
     value->note_unfinished(to, id, error);
   });
+  if (call.constructed) call.constructed->failure = error;
   retire(id, failure);
   if (nodes_ != nullptr) spoil_on_nodes();
   // A GPU has lost its context, so its worker can compute nothing any more.

@@ -112,6 +112,29 @@ FunctionRecord::~FunctionRecord() {
 
 const std::string& name_of(const FunctionRecord& function) noexcept { return function.name; }
 
+namespace {
+
+constexpr const char* kConstruction = "construction";
+
+void fill_in_construction(SystemCommands& commands, const ObjectRecord& object, CommandHead& command,
+                          InFlight& in_flight) {
+  auto& construction = command.begin<CallPayload>();
+  construction.constructs = true;
+  construction.function = object.constructor;
+  construction.object = object.id;
+  construction.arguments_count = 1;
+  const std::uint64_t offset =
+      commands.heap().allocate(object.arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
+  in_flight.temporaries.push_back(offset);
+  commands.calls().next_slot().arguments[0] = {
+      .kind = ArgumentKind::value, .offset = offset, .bytes = object.arguments.size()};
+  if (!object.arguments.empty()) {
+    std::memcpy(commands.segment().at(offset), object.arguments.data(), object.arguments.size());
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session,
                                                std::span<const Body> bodies, std::span<const std::byte> arguments,
                                                std::string_view name) {
@@ -123,6 +146,7 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
   }
   check_constructors(constructors, session->rank_devices());
   auto record = std::make_shared<ObjectRecord>();
+  CommandRunner& commands = session->commands();
   record->id = session->registry().new_id();
   record->name = std::string(name);
   record->constructor = write_entry(session->memory(), bodies, session->registry().new_id());
@@ -130,28 +154,19 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
   // From here on the destructor of the record destroys the objects on the ranks. This is needed if a constructor
   // throws.
   record->session = session;
-  construct_object(session->commands(), *record, session->all_ranks());
+  const std::uint64_t id = commands.launch_system(commands.settle(session->all_ranks()), kConstruction, record->name,
+                                                  [&](CommandHead& command, InFlight& in_flight) {
+                                                    fill_in_construction(commands, *record, command, in_flight);
+                                                    in_flight.constructed = record;
+                                                  });
+  session->calls().note_write(record->writes, id);  // so calls of its methods depend on it
   session->registry().add(record);
   return record;
 }
 
 void construct_object(SystemCommands& commands, const ObjectRecord& object, const RankSet& ranks) {
-  const Room room = commands.settle(ranks);
-  commands.run_system(room, "construction", object.name, [&](CommandHead& command, InFlight& in_flight) {
-    command.ranks = ranks;
-    auto& construction = command.begin<CallPayload>();
-    construction.constructs = true;
-    construction.function = object.constructor;
-    construction.object = object.id;
-    construction.arguments_count = 1;
-    const std::uint64_t offset =
-        commands.heap().allocate(object.arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
-    in_flight.temporaries.push_back(offset);
-    commands.calls().next_slot().arguments[0] = {
-        .kind = ArgumentKind::value, .offset = offset, .bytes = object.arguments.size()};
-    if (!object.arguments.empty()) {
-      std::memcpy(commands.segment().at(offset), object.arguments.data(), object.arguments.size());
-    }
+  commands.run_system(commands.settle(ranks), kConstruction, object.name, [&](CommandHead& command, InFlight& in_flight) {
+    fill_in_construction(commands, object, command, in_flight);
   });
 }
 

@@ -12,6 +12,7 @@ void InFlight::reset() noexcept {
   dependencies.clear();
   inherited = nullptr;
   made.clear();
+  constructed.reset();
   fetched = 0;
   brings_to = Destination::none();
   what = "";

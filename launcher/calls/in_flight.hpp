@@ -42,6 +42,7 @@ struct InFlight {
   std::vector<EarlierCommand> dependencies;
   std::shared_ptr<CallFailure> inherited;             // the failure of one of them, once it is known
   std::vector<std::shared_ptr<VariableRecord>> made;  // the Values that the call makes
+  std::shared_ptr<ObjectRecord> constructed;          // for a construction
   std::uint64_t fetched = 0;                          // for a fetch: offset of the values, which go to the first output
   Destination brings_to = Destination::none();        // of a copy of a variable (arguments[0])
   const char* what = "";                              // for commands that are not function calls: "all_reduce", ...

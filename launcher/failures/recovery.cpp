@@ -24,6 +24,8 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
     collect_whole_calls();
     failure.undefined = calls_.half_written();
     unfinished = calls_.take_unfinished(steps_.free);
+    // Before objects are constructed on the new workers. The constructor may be what ended the lost one.
+    for (const auto& object : unfinished.objects) object->failure = std::make_exception_ptr(std::exception());
     // Before the copies on lost ranks are forgotten: a copy that has not been brought cannot take their place.
     for (const auto& [variable, to, command] : unfinished.values) {
       if (variable->value) variable->value->drop_unbrought(to, command);
@@ -48,6 +50,7 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   // As after any failure: a later call that uses what these calls wrote fails too, until the program has seen the loss.
   const auto known = calls_.failures().note(lost);
   for (const auto& [log, ranks] : unfinished.writes) log->failures.push_back({ranks, known});
+  for (const auto& object : unfinished.objects) object->failure = lost;
   for (const auto& call : unfinished.calls) {
     call.result->error = lost;
     if (call.kept) calls_.failures().note_unfetched(lost, call.kept);

@@ -98,6 +98,7 @@ void restore_variable(SystemCommands& commands, VariableRecord& variable, const 
 void pass_on(SystemCommands& commands, const Registry& registry, const std::vector<int>& ranks, Failure& failure) {
   registry.for_each_variable([&](VariableRecord& variable) { restore_variable(commands, variable, ranks, failure); });
   registry.for_each_object([&](const ObjectRecord& object) {
+    if (object.failure) return;  // there is none on the other ranks either
     for (const int rank : ranks) construct_object(commands, object, RankSet::only(rank));
   });
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -108,7 +109,8 @@ struct ObjectRecord {
   std::string name;
   std::uint64_t constructor = 0;  // offset of the FunctionEntry
   std::vector<std::byte> arguments;
-  WriteLog writes;
+  WriteLog writes;             // from the construction on
+  std::exception_ptr failure;  // of the construction: there is no object
 
   ~ObjectRecord();
 };

@@ -100,7 +100,9 @@ struct Refuses {
 };
 
 TEST_P(Objects, WhoseConstructorThrowsAreAnErrorAndNoMore) {
-  EXPECT_ERROR(session().replicate<Refuses>(1), sr::ErrorKind::function, "no such object");
+  const auto object = session().replicate<Refuses>(1);
+  EXPECT_ERROR(session().wait(), sr::ErrorKind::function, "no such object");
+  EXPECT_ERROR(session().function(&Refuses::never, object)(), sr::ErrorKind::function, "no such object");
   EXPECT_EQ(session().function([]() -> sr::Sum<int> { return 1; })(), world_size());
 }
 

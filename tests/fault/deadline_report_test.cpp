@@ -292,7 +292,8 @@ TEST_P(DeadlineReport, OfTheSessionHoldsForConstructors) {
   short_options.timeout = kDeadline;
   Session session(short_options);
   const auto pids = session.worker_pids();
-  const Error error = error_of([&] { session.replicate<Endless>(last()); });
+  const auto object = session.replicate<Endless>(last());
+  const Error error = error_of([&] { session.wait(); });
   expect_first_line(error, last(), "function", "construction of a replicated object", pids);
   SKIP_WITHOUT_STACK(state(error, last()));
   EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("Endless::Endless")));

@@ -114,7 +114,8 @@ TEST_P(Deadline, NamesAConstructorThatHangs) {
   Session session(options);
   const auto pids = session.worker_pids();
   const auto begin = Clock::now();
-  const Error error = error_of([&] { session.replicate<Endless>(last()); });
+  const auto object = session.replicate<Endless>(last());
+  const Error error = error_of([&] { session.wait(); });
   expect_timeout(error, last(), "function", "construction of a replicated object", pids, begin);
 }
 

@@ -177,7 +177,8 @@ constexpr const char* kVforkNamed = "came back from vfork() in a function of ";
 
 TEST(VforkInAConstructor, EndsTheWorkerByName) {
   Session session(workers(2));
-  const Error error = error_of([&] { session.replicate<VforksInItsConstructor>(); });
+  const auto object = session.replicate<VforksInItsConstructor>();
+  const Error error = error_of([&] { session.wait(); });
   EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
   EXPECT_THAT(error.what(), HasSubstr("a child that a function made with vfork() came back from it"));
 }
@@ -209,7 +210,8 @@ struct ForksInItsConstructor {
 
 TEST(ForkInAConstructor, FailsTheConstruction) {
   Session session(workers(2));
-  const Error error = error_of([&] { session.replicate<ForksInItsConstructor>(); });
+  const auto object = session.replicate<ForksInItsConstructor>();
+  const Error error = error_of([&] { session.wait(); });
   EXPECT_THAT(error.what(), HasSubstr("came back"));
   expect_usable(session);
   session.close();

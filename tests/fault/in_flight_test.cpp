@@ -342,5 +342,22 @@ TEST_P(InFlight, AnObjectGivenUpAfterAFailureIsStillDestroyed) {
   EXPECT_EQ(session.function(&Counted::count, object)(), GetParam()) << "one on each rank, and no others";
 }
 
+TEST_P(InFlight, ACallDoesNotDelayWhoMakesAReplicatedObject) {
+  struct Named {
+    explicit Named(int number) : number_(number) {}
+    Sum<int> number() const { return number_; }
+    int number_;
+  };
+  Session session(workers(GetParam()));
+  Board board(session);
+  auto busy = session.function(one_or_throw).async(board.data(), -1, 1);
+  const auto object = session.replicate<Named>(2);
+  auto number = session.function(&Named::number, object).async();
+  EXPECT_EQ(board.get(0), 0) << "the call is still there";
+  board.set(0, 1);
+  EXPECT_EQ(number.get(), 2 * GetParam());
+  EXPECT_EQ(busy.get(), GetParam());
+}
+
 }  // namespace
 }  // namespace syncrun::test

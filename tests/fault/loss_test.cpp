@@ -163,7 +163,8 @@ TEST_P(LostWorkerOf, InAConstructorIsNamedSo) {
   Session session(workers(GetParam()));
   const auto pids = session.worker_pids();
   const auto called = Clock::now();
-  const Error error = error_of([&] { session.replicate<Fragile>(last(), Death::segfault, false); });
+  const auto object = session.replicate<Fragile>(last(), Death::segfault, false);
+  const Error error = error_of([&] { session.wait(); });
   expect_loss(error, {last(), "function", cause_of(Death::segfault), "construction of a replicated object"}, pids,
               called);
   expect_over(session, error);

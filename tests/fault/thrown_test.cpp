@@ -86,7 +86,8 @@ struct BuiltSpeechless {
 
 TEST_P(Exception, WithoutATextFromAConstructorIsNamedByItsType) {
   Session session(workers(GetParam()));
-  const Error error = error_of([&] { static_cast<void>(session.replicate<BuiltSpeechless>()); });
+  const auto object = session.replicate<BuiltSpeechless>();
+  const Error error = error_of([&] { session.wait(); });
   EXPECT_THAT(error.what(), HasSubstr("an exception of type syncrun::test::Speechless without a text"));
   expect_usable(session);
 }
@@ -297,9 +298,14 @@ class Picky {
 TEST_P(Exception, OfAConstructorReachesTheMasterAndLeavesNoObjectElsewhere) {
   Session session(workers(GetParam()));
   for (int attempt = 0; attempt < 3; ++attempt) {
-    const Error error = error_of([&] { session.replicate<Picky>(last()); });
-    expect_thrown(error, session, last(), ErrorKind::function, "construction of a replicated object", "function",
-                  "not on this rank");
+    const auto object = session.replicate<Picky>(last());
+    const auto count = session.function(&Picky::count, object);
+    auto in_flight = count.async();
+    for (const auto& use : std::vector<std::function<void()>>{[&] { in_flight.get(); }, [&] { count(); }}) {
+      expect_thrown(error_of(use), session, last(), ErrorKind::function, "construction of a replicated object",
+                    "function", "not on this rank");
+    }
+    session.wait();  // the program has seen the failure
   }
   const auto object = session.replicate<Picky>(-1);
   EXPECT_EQ(session.function(&Picky::count, object)(), GetParam()) << "one on each rank, and no others";

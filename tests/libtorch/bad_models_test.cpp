@@ -47,7 +47,8 @@ class LibtorchBadModel : public OnSharedWorkers {
   }
   template <class Net>
   void expect_not_constructed(const char* words) {
-    EXPECT_ERROR(session().replicate<Replica<Net>>(7), sr::ErrorKind::function, words);
+    const auto net = session().replicate<Replica<Net>>(7);
+    EXPECT_ERROR(static_cast<void>(parameters(session(), net)), sr::ErrorKind::function, words);
   }
 
  private:

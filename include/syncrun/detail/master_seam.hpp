@@ -121,8 +121,8 @@ SYNCRUN_EXPORT const std::string& name_of(const FunctionRecord& function) noexce
 /// See Function::describe.
 SYNCRUN_EXPORT std::string describe(const FunctionRecord& function);
 
-/// Constructs an object on every worker. `arguments` are bytes that the construction thunk decodes. Blocks. Throws as a
-/// call.
+/// Starts to construct an object on every worker. `arguments` are bytes that the construction thunk decodes. Calls of its
+/// methods, and wait_all, throw the failure of the construction.
 SYNCRUN_EXPORT std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session,
                                                               std::span<const Body> bodies,
                                                               std::span<const std::byte> arguments,
