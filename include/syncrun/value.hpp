@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <memory>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "syncrun/array.hpp"
+#include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/device.hpp"
@@ -35,8 +37,8 @@ class Future;
 /// A copy is kept until the last handle is destroyed. If a device runs out of memory before that, its worker frees
 /// copies that are also valid elsewhere.
 ///
-/// If the call that makes the value fails, all later uses of the value throw that failure. Members throw Error (usage)
-/// after the session was closed.
+/// If the call that makes the value fails, all later uses of the value throw that failure, until set() gives it values.
+/// Members throw Error (usage) after the session was closed.
 template <Element T, std::size_t N>
 class Value {
  public:
@@ -52,7 +54,26 @@ class Value {
   /// If the call that makes the value still runs, waits for it. Then starts to bring a copy to the memory of the host,
   /// and returns. get() then reads that copy.
   void to_host() const { detail::bring_value_to_host(record()); }
-  /// Returns the elements. Waits for the calls that write the value, and for no others.
+  /// Replaces the elements: `x.set(pixels, Shape{500, 784})`. The shape may differ from the one before. The new elements
+  /// lie in the memory of the host, until a call uses them. If the value is pinned, a copy to its device starts at once.
+  /// Does not wait: calls in flight keep the elements that they were started with. The value need not have any
+  /// elements: set() also works after the call that makes the value has failed, and after the elements were lost. Throws
+  /// Error: usage if the number of elements does not match the shape, system if there is not enough memory.
+  template <detail::ValuesOf<T> R>
+  void set(const R& values, const Shape<N>& shape) {
+    detail::check_count(detail::count_of(values), shape.extents());
+    detail::set_value(record(), shape.extents(), std::ranges::data(values));
+  }
+  /// Replaces the elements and keeps the shape. If the value has one dimension, its length becomes the number of
+  /// elements. Otherwise, this throws as shape() does.
+  template <detail::ValuesOf<T> R>
+  void set(const R& values) {
+    if constexpr (N == 1) set(values, Shape<1>(std::ranges::size(values)));
+    else set(values, shape());
+  }
+
+  /// Returns the elements. Waits for the calls that write the value, and for no others. If the only copies are on GPUs
+  /// or on other machines, also waits for the calls in flight on one of these devices, the one with the fewest.
   [[nodiscard]] Array<T, N> get() const {
     Array<T, N> values(shape());
     detail::get_value(record(), values.data());

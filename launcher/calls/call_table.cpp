@@ -44,6 +44,15 @@ std::optional<std::uint64_t> CallTable::first_user(const void* record) const noe
   return std::nullopt;
 }
 
+std::size_t CallTable::unfinished_calls_on(int rank, std::uint64_t last) const noexcept {
+  const std::uint64_t done = control_.worker(rank).done.load(std::memory_order_acquire);
+  const auto count = std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    const bool is_call = in_flight_[entry.slot]->function != nullptr;
+    return entry.id > done && entry.id <= last && is_call && control_.command_in(entry.slot).ranks.has(rank);
+  });
+  return static_cast<std::size_t>(count);
+}
+
 std::optional<std::uint64_t> CallTable::first_on(int rank) const noexcept {
   for (const Entry& entry : entries_) {
     if (control_.command_in(entry.slot).ranks.has(rank)) return entry.id;
@@ -246,7 +255,7 @@ void CallTable::pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& fa
     call.inherited = failure;
     control_.command_in(entry.slot).spoiled.store(entry.id, std::memory_order_seq_cst);
     for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
-      if (value->value) value->value->note_unfinished(to, entry.id, failure->error);
+      if (value->value) value->note_unfinished(to, entry.id, failure->error);
     });
     pass_on(entry.id, failure);
   }

@@ -127,6 +127,8 @@ class CallTable {
   bool is_independent(std::uint64_t id) const noexcept;
   /// True if the command has not begun, because a rank is not done with an earlier command on which it depends.
   bool is_held_back(const Entry& entry) const noexcept;
+  /// The number of calls up to the command `last` that this rank is not done with.
+  std::size_t unfinished_calls_on(int rank, std::uint64_t last) const noexcept;
   /// The first command in flight that this rank runs.
   std::optional<std::uint64_t> first_on(int rank) const noexcept;
   /// The first command in flight that uses this: a Data, a variable or a replicated object.

@@ -336,7 +336,7 @@ void CommandRunner::collect_failure(std::uint64_t id, const std::exception_ptr& 
     call.result->error = error;
     call.result->finished = true;
   }
-  const auto failure = note_failure(call, command.ranks, error);
+  const auto failure = note_failure(id, error);
   CallTable::for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
     value->note_unfinished(to, id, error);
   });
@@ -359,10 +359,12 @@ void CommandRunner::retire(std::uint64_t id, const std::shared_ptr<CallFailure>&
 }
 
 /// What the call wrote, and its future if it has one, remember the failure until the program has seen it.
-std::shared_ptr<CallFailure> CommandRunner::note_failure(const InFlight& call, const RankSet& ranks,
-                                                         const std::exception_ptr& error) {
+std::shared_ptr<CallFailure> CommandRunner::note_failure(std::uint64_t id, const std::exception_ptr& error) {
+  const InFlight& call = calls_.in_flight(id);
   const auto failure = call.inherited ? call.inherited : calls_.failures().note(error);
-  call.for_each_written([&](WriteLog& writes) { writes.failures.push_back({ranks, failure}); });
+  call.for_each_written([&](WriteLog& writes) {
+    if (id > writes.replaced_after) writes.failures.push_back({calls_.command(id).ranks, failure});
+  });
   if (call.kept_result && !failure->is_seen) calls_.failures().note_unfetched(failure->error, call.kept_result);
   return failure;
 }

@@ -121,8 +121,7 @@ class CommandRunner final : public SystemCommands {
   void write_dependencies();
   std::vector<std::string> waited_for(const InFlight& next) const;
   std::optional<std::size_t> moved_bytes(const InFlight& command) const;
-  std::shared_ptr<CallFailure> note_failure(const InFlight& call, const RankSet& ranks,
-                                            const std::exception_ptr& error);
+  std::shared_ptr<CallFailure> note_failure(std::uint64_t id, const std::exception_ptr& error);
   std::exception_ptr failure_of(std::uint64_t id);
   void fetch_outputs(const Command& command, InFlight& call);
   void collect_failure(std::uint64_t id, const std::exception_ptr& error);

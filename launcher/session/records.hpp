@@ -42,6 +42,8 @@ struct WriteLog {
   std::vector<std::uint64_t> calls;    // some may no longer be in flight
   std::vector<WriteFailure> failures;  // of those that were collected
   std::vector<CopyRead> copies;        // made since the last write; some may no longer be in flight
+  // The program has given new values after this command. So failures of it, and of earlier ones, no longer matter here.
+  std::uint64_t replaced_after = 0;
 };
 
 /// True if a body may write to an argument of this kind.
@@ -89,6 +91,7 @@ struct VariableRecord {
 
   /// A command has failed that should have made this Value, or should have brought a copy.
   void note_unfinished(Destination to, std::uint64_t command, const std::exception_ptr& error) noexcept {
+    if (command <= writes.replaced_after) return;
     if (value) return value->note_unfinished(to, command, error);
     const auto rank = static_cast<std::size_t>(to.rank().value());
     copies.change().assigned.remove(rank);

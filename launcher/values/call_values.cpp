@@ -35,12 +35,12 @@ std::exception_ptr CallValues::check(const RankSet& ranks) {
       throw_usage(argument() + " is a Value, and " + std::to_string(ranks.count()) +
                   " ranks would write it: write a Value on one device (f.on(device)), or pass a Shared");
     }
+    check_is_whole(commands_, *variable);
     const auto& pinned = variable->value->pinned;
     if (pinned && ranks != RankSet::only(*pinned)) {
       throw_usage(argument() + " is pinned to rank " + std::to_string(*pinned) +
                   ", and the call would move it: run the call there, or unpin the value");
     }
-    check_is_whole(commands_, *variable);
     if (!failure) failure = unseen_failure(commands_, *variable);
   });
   return failure;

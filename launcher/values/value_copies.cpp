@@ -66,7 +66,7 @@ std::uint64_t launch_transfer(SystemCommands& commands, const char* what,
 
 std::uint64_t bring_from_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
   HostCopy& host = variable->value->host;
-  const ValueCopy& copy = copy_on(*variable, rank);
+  ValueCopy& copy = copy_on(*variable, rank);
   const std::uint64_t id = launch_transfer(
       commands, "move", variable, rank, TransferDirection::to_variable, [&](CommandHead&, InFlight& in_flight) {
         commands.calls().wait_for(host.written, host.written_by, Requirement::success);
@@ -75,6 +75,7 @@ std::uint64_t bring_from_host(SystemCommands& commands, const std::shared_ptr<Va
       });
   forget_finished_readers(commands.calls(), host);
   host.readers.push_back({id, rank});
+  copy.source = ValueState::kHost;
   return id;
 }
 
@@ -94,7 +95,7 @@ int nearest_source(SystemCommands& commands, VariableRecord& variable, int rank)
 std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
   const int from = nearest_source(commands, *variable, rank);
   ValueCopy& source = copy_on(*variable, from);
-  const ValueCopy& copy = copy_on(*variable, rank);
+  ValueCopy& copy = copy_on(*variable, rank);
   const std::uint64_t id = commands.launch_system(
       commands.settle(RankSet::only(rank)), "move", variable->name, [&](CommandHead& command, InFlight& in_flight) {
         in_flight.arguments[0] = variable;
@@ -108,6 +109,7 @@ std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<Va
       });
   forget_finished_readers(commands.calls(), source);
   source.readers.push_back({id, rank});
+  copy.source = from;
   return id;
 }
 
@@ -130,22 +132,6 @@ void await_users_on_nodes(SystemCommands& commands, HostCopy& host) {
 /// True if the rank has the values already.
 bool has_arrived(const CallTable& calls, const ValueCopy& copy) noexcept {
   return copy.is_valid && !calls.is_in_flight(copy.written);
-}
-
-/// The home, whose copy is then needed. If its worker has dropped this copy, the home is a rank that still has one, or
-/// the host.
-int claim_home(SystemCommands& commands, VariableRecord& variable) {
-  ValueState& value = *variable.value;
-  if (value.home == ValueState::kHost || claim_copy(commands, variable, value.home)) return value.home;
-  value.home = ValueState::kHost;
-  for (int rank = 0; rank < commands.world_size(); ++rank) {
-    if (!copy_on(variable, rank).is_valid || !claim_copy(commands, variable, rank)) continue;
-    if (value.home == ValueState::kHost) value.home = rank;
-    if (!has_arrived(commands.calls(), copy_on(variable, rank))) continue;
-    value.home = rank;
-    break;
-  }
-  return value.home;
 }
 
 /// Waits until a copy can come to the rank by a command that is published without a wait. Each wait may collect a
@@ -179,6 +165,47 @@ void free_host_copy(SystemCommands& commands, HostCopy& host) {
   host.bytes = 0;
 }
 
+/// As free_host_copy(). But if commands in flight use the memory, it is freed when they are over, and the host copy gets
+/// other memory.
+void leave_host_copy(SystemCommands& commands, HostCopy& host) {
+  CallTable& calls = commands.calls();
+  free_host_copy(commands, host);
+  if (host.offset != 0) {
+    const std::shared_ptr<void> memory(nullptr, [&commands, offset = host.offset](void*) {
+      if (commands.is_open()) commands.heap().free(offset, SharedHeap::Giveback::later);
+    });
+    const auto keep = [&](std::uint64_t command) {
+      InFlight& user = calls.in_flight(command);
+      user.arguments[user.arguments_count++] = memory;
+    };
+    for (const CopyReader& reader : host.readers) keep(reader.command);
+    if (calls.is_in_flight(host.written)) keep(host.written);
+  }
+  host = {};
+}
+
+/// The rank is about to overwrite its copy. While moves are in flight that bring it there, the value keeps the places
+/// from which they come.
+void keep_sources(const CallTable& calls, ValueState& value, int rank) {
+  auto& moves = value.risky_moves;
+  std::erase_if(moves, [&](const RiskyMove& move) { return !calls.is_in_flight(move.command); });
+  const std::uint64_t known = moves.empty() ? 0 : moves.back().command;
+  const std::size_t first = moves.size();
+  const auto at = [&](int place) -> const ValueCopy& { return value.copies[static_cast<std::size_t>(place)]; };
+  std::uint64_t later = calls.last_published() + 1;
+  for (int place = rank;;) {
+    const bool is_host = place == ValueState::kHost;
+    const std::uint64_t brought = is_host ? value.host.written : at(place).brought;
+    const int source = is_host ? value.host.written_by : at(place).source;
+    if (brought <= known || brought >= later || !calls.is_in_flight(brought) || source == ValueState::kNowhere) break;
+    const std::uint64_t written = source == ValueState::kHost ? value.host.written : at(source).written;
+    moves.push_back({brought, source, written, value.host.written_by});
+    later = brought;
+    place = source;
+  }
+  std::reverse(moves.begin() + static_cast<std::ptrdiff_t>(first), moves.end());
+}
+
 }  // namespace
 
 void check_is_whole(SystemCommands& commands, const VariableRecord& variable) {
@@ -186,12 +213,13 @@ void check_is_whole(SystemCommands& commands, const VariableRecord& variable) {
   if (!failure) return;
   commands.calls().failures().has_surfaced(failure);
   const std::string& function = variable.value->made_by;
-  const std::string what = function.empty() ? "there is no value '" + variable.name + "': "
-                           : variable.value->was_never_made
-                               ? "there is no value '" + variable.name + "', which '" + function + "' was to make: "
-                               : "value '" + variable.name + "', which '" + function + "' made, no longer exists: ";
+  const std::string value = "value '" + variable.name + "'";
+  const std::string what = variable.value->was_never_made
+                               ? "there is no " + value + ", which '" + function + "' was to make"
+                           : function.empty() ? value + " no longer exists"
+                                              : value + ", which '" + function + "' made, no longer exists";
   const Error error = as_error(failure, ErrorKind::function);
-  throw Error(error.kind(), what + error.what(), error.native_code());
+  throw Error(error.kind(), what + " (its member set() gives it new values): " + error.what(), error.native_code());
 }
 
 std::exception_ptr unseen_failure(SystemCommands& commands, const VariableRecord& variable) {
@@ -223,19 +251,25 @@ void settle_extents(SystemCommands& commands, VariableRecord& variable) {
   value.maker = 0;
 }
 
-int await_home(SystemCommands& commands, VariableRecord& variable) {
-  for (;;) {
-    check_is_usable(commands, variable);
-    const int home = claim_home(commands, variable);
-    if (home == ValueState::kHost || !commands.make_room(RankSet::only(home))) return home;
-  }
-}
-
 bool claim_copy(SystemCommands& commands, VariableRecord& variable, int rank) {
   ValueCopy& copy = copy_on(variable, rank);
   const bool is_here = SpareCopy(shared_copy(commands, variable, rank)).claim();
   if (!is_here) copy.is_valid = false;
   return copy.is_valid;
+}
+
+int claim_home(SystemCommands& commands, VariableRecord& variable) {
+  ValueState& value = *variable.value;
+  if (value.home == ValueState::kHost || claim_copy(commands, variable, value.home)) return value.home;
+  value.home = ValueState::kHost;
+  for (int rank = 0; rank < commands.world_size(); ++rank) {
+    if (!copy_on(variable, rank).is_valid || !claim_copy(commands, variable, rank)) continue;
+    if (value.home == ValueState::kHost) value.home = rank;
+    if (!has_arrived(commands.calls(), copy_on(variable, rank))) continue;
+    value.home = rank;
+    break;
+  }
+  return value.home;
 }
 
 std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
@@ -258,6 +292,19 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
          " and " + std::to_string(rank) + " " + std::to_string(kToAndFro) +
          " times in a row: let the calls that write it run on one device";
 }
+
+namespace {
+
+/// Waits until the home can get a command without another wait. Returns the home, or kHost if no rank has a copy.
+int await_home(SystemCommands& commands, VariableRecord& variable) {
+  for (;;) {
+    check_is_usable(commands, variable);
+    const int home = claim_home(commands, variable);
+    if (home == ValueState::kHost || !commands.make_room(RankSet::only(home))) return home;
+  }
+}
+
+}  // namespace
 
 void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable) {
   HostCopy& host = variable->value->host;
@@ -286,6 +333,22 @@ void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecor
   copy_on(*variable, home).used = host.written;
 }
 
+void replace_values(SystemCommands& commands, VariableRecord& variable, const Extents& extents,
+                    const HostCopy& values) {
+  ValueState& value = *variable.value;
+  leave_host_copy(commands, value.host);
+  value.host = values;
+  for (ValueCopy& copy : value.copies) copy.is_valid = false;
+  value.home = ValueState::kHost;
+  value.maker = 0;
+  value.made_by.clear();
+  value.failure = nullptr;
+  value.was_never_made = false;
+  value.risky_moves.clear();
+  value.extents = extents;
+  variable.writes = {.calls = {}, .failures = {}, .copies = {}, .replaced_after = commands.calls().last_published()};
+}
+
 void depend_on_copy(SystemCommands& commands, const VariableRecord& variable, int rank, Access access) {
   const ValueCopy& copy = copy_on(variable, rank);
   commands.calls().depend_on(copy.written);
@@ -297,6 +360,7 @@ void note_use(SystemCommands& commands, VariableRecord& variable, int rank, Acce
   copy.used = command;
   if (access == Access::reads) return;
   ValueState& value = *variable.value;
+  keep_sources(commands.calls(), value, rank);
   for (ValueCopy& other : value.copies) other.is_valid = false;
   free_host_copy(commands, value.host);
   copy.is_valid = true;
@@ -311,9 +375,13 @@ void mark_spare_copies(SystemCommands& commands, VariableRecord& variable) {
   const CallTable& calls = commands.calls();
   if (value.pinned && has_arrived(calls, copy_on(variable, *value.pinned))) value.home = *value.pinned;
   bool has_successor = false;
+  const auto is_source = [&](int rank) {
+    return std::any_of(value.risky_moves.begin(), value.risky_moves.end(),
+                       [&](const RiskyMove& move) { return move.source == rank && calls.is_in_flight(move.command); });
+  };
   const auto mark = [&](int rank, SpareCopy::Role role) {
     ValueCopy& copy = copy_on(variable, rank);
-    if (copy.used == 0 || value.pinned == rank) return false;
+    if (copy.used == 0 || value.pinned == rank || is_source(rank)) return false;
     forget_finished_readers(calls, copy);
     if (!copy.readers.empty()) return false;
     const bool is_home = role == SpareCopy::Role::home;

@@ -29,14 +29,17 @@ void settle_extents(SystemCommands& commands, VariableRecord& variable);
 /// worker does not drop it before mark_spare_copies().
 bool claim_copy(SystemCommands& commands, VariableRecord& variable, int rank);
 
-/// Waits until the home can get a command without another wait. Returns the home, whose copy is then needed, or
-/// ValueState::kHost if no rank has a copy. Throws the failures that check_is_usable() throws.
-int await_home(SystemCommands& commands, VariableRecord& variable);
+/// The home, whose copy is then needed. If its worker has dropped this copy, the home is a rank that still has one, or
+/// ValueState::kHost if there is none.
+int claim_home(SystemCommands& commands, VariableRecord& variable);
 
 /// Brings a copy to a rank that has none. Does not wait for it. Throws if the value was lost. Returns a warning if the
 /// value moves to and fro, else an empty text.
 std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank);
-/// Brings a copy to the memory of the host. Does not wait for it. The extents must be known. Throws as await_home().
+/// Gives the value these values, which are in the memory of the host. Commands in flight keep what they use.
+void replace_values(SystemCommands& commands, VariableRecord& variable, const Extents& extents, const HostCopy& values);
+/// Brings a copy to the memory of the host. Does not wait for it. The extents must be known. Throws the failures that
+/// check_is_usable() throws.
 void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable);
 
 enum class Access : std::uint8_t { reads, writes };

@@ -46,6 +46,7 @@ struct ValueCopy {
   bool is_valid = false;
   std::uint64_t written = 0;        // the last command that wrote it, or brought it
   std::uint64_t brought = 0;        // the last command that brought it
+  int source = 0;                   // from where: a rank, kHost or kNowhere of ValueState
   std::uint64_t used = 0;           // the last command of this rank that used it
   std::uint64_t marked = 0;         // the last one with which it was marked as that of the home; see SpareCopy::mark
   std::vector<CopyReader> readers;  // since it was written; some may be over
@@ -61,8 +62,18 @@ struct HostCopy {
   std::vector<CopyReader> readers;  // some may be over
 };
 
+/// A move in flight. A later call was launched that overwrites the copy which the move brings. If the move fails, this
+/// call does not run, and the values are still in the copy from which they should have come.
+struct RiskyMove {
+  std::uint64_t command;
+  int source;             // a rank or kHost
+  std::uint64_t written;  // ValueCopy::written or HostCopy::written of the source
+  int written_by;         // HostCopy::written_by
+};
+
 struct ValueState {
-  static constexpr int kHost = -1;  // also the place of a value whose only copy is in host memory
+  static constexpr int kHost = -1;     // also the place of a value whose only copy is in host memory
+  static constexpr int kNowhere = -2;  // the source of a copy whose values are nowhere else
 
   explicit ValueState(std::size_t world_size) : copies(world_size) {}
 
@@ -78,7 +89,8 @@ struct ValueState {
   std::string made_by;         // the function that makes it; empty if the program gave its values
   std::exception_ptr failure;  // the value was never made, or was lost
   bool was_never_made = false;
-  int last_source = kHost;  // of the last move between two ranks
+  std::vector<RiskyMove> risky_moves;  // in their order; each depends on those before. Some may be over
+  int last_source = kHost;             // of the last move between two ranks
   int last_destination = kHost;
   bool moves_are_expected = false;  // no warning is necessary
   int moves_to_and_fro = 0;         // how many of the last moves in a row went back to where the one before came from
@@ -93,8 +105,11 @@ struct ValueState {
     if (to.is_new_value() || !is_anywhere()) failure = error;
   }
   /// The copy that the command should have brought is not valid. If a later command writes this copy, that command fails
-  /// too.
+  /// too, and the values are where they were before.
   void drop_unbrought(Destination to, std::uint64_t command) noexcept {
+    const auto risky = std::find_if(risky_moves.begin(), risky_moves.end(),
+                                    [&](const RiskyMove& move) { return move.command == command; });
+    if (risky != risky_moves.end()) return go_back_to_source(risky);
     if (to.is_host() && host.written == command) host.is_valid = false;
     if (!to.rank()) return;
     ValueCopy& copy = copies[static_cast<std::size_t>(*to.rank())];
@@ -102,6 +117,23 @@ struct ValueState {
     copy.is_valid = false;
     // All other copies on ranks came from this one, so they are not valid either. This one came from the host.
     if (home == *to.rank()) home = kHost;
+  }
+  /// All copies that are valid now come from the one that was not brought.
+  void go_back_to_source(std::vector<RiskyMove>::iterator risky) noexcept {
+    const RiskyMove move = *risky;
+    risky_moves.erase(risky, risky_moves.end());
+    for (ValueCopy& copy : copies) copy.is_valid = false;
+    host.is_valid = move.source == kHost;
+    home = move.source;
+    if (move.source == kHost) {
+      host.written = move.written;
+      host.written_by = move.written_by;
+      return;
+    }
+    ValueCopy& copy = copies[static_cast<std::size_t>(move.source)];
+    copy.is_valid = true;
+    copy.written = move.written;
+    copy.brought = 0;  // a move that should have overwritten it depends on the one that has failed
   }
   bool is_anywhere() const noexcept {
     return host.is_valid ||

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,17 +43,22 @@ std::shared_ptr<VariableRecord> make_known(const std::shared_ptr<SessionCore>& s
   return record;
 }
 
-/// Memory of the host for the value, which then has its values there.
-std::byte* make_host_copy(SessionCore& session, VariableRecord& record) {
-  const std::size_t bytes = bytes_of(record, record.value->extents);
-  const std::string what = "the host copy of value '" + record.name + "'";
+/// Memory of the host for values of this size. `name` is that of the Value.
+HostCopy make_host_copy(SessionCore& session, std::size_t bytes, const std::string& name) {
+  const std::string what = "the host copy of value '" + name + "'";
   if (bytes >= kHostCopyCheckedFrom) check_memory_available(bytes, what);
-  HostCopy& host = record.value->host;
+  HostCopy host;
   host.offset = session.commands().allocate(bytes, SharedHeap::Contents::any, what);
   session.heap().send_by_rows(host.offset);
   host.bytes = bytes;
   host.is_valid = true;
-  return session.segment().at(host.offset);
+  return host;
+}
+
+/// A new Value gets memory of the host for its values.
+std::byte* give_host_copy(SessionCore& session, VariableRecord& record) {
+  record.value->host = make_host_copy(session, bytes_of(record, record.value->extents), record.name);
+  return session.segment().at(record.value->host.offset);
 }
 
 /// Whether the worker may free the copy now. Workers of other nodes do not know which copies they may free.
@@ -102,31 +108,69 @@ void bring_and_forget_host(SessionCore& session, const std::shared_ptr<VariableR
   HostCopy& host = variable->value->host;
   session.calls().in_flight(session.calls().last_published()).temporaries.push_back(host.offset);
   host = {};
+  variable->value->copies[static_cast<std::size_t>(rank)].source = ValueState::kNowhere;
   mark_spare_copies(session.commands(), *variable);
 }
 
-/// The result of a fetch of values that are on the host already.
-std::shared_ptr<CallResult> fetched_from_host(SessionCore& session, const VariableRecord& variable) {
+/// A copy, and how the master gets the values of it.
+struct Reach {
+  int place;              // a rank or kHost
+  bool is_memory;         // the master can read it as soon as `written` is over. Else it needs a command of the rank
+  std::uint64_t written;  // the last command that writes it
+  std::size_t calls;      // for which it waits
+};
+
+/// A host copy that is on its way may be left out.
+enum class HostCopies : std::uint8_t { all, only_complete };
+
+/// The copy whose values the master gets soonest. The master reads the memory of CPU devices of its own machine. They may
+/// run calls meanwhile: a call in flight that writes the value has left no other copy valid.
+Reach nearest_copy(SessionCore& session, VariableRecord& variable, HostCopies host_copies = HostCopies::all) {
+  const CallTable& calls = session.calls();
+  const ValueState& value = *variable.value;
+  std::optional<Reach> nearest;
+  const auto consider = [&](const Reach& other) {
+    const auto cost = [&](const Reach& reach) {
+      return 2 * reach.calls + (reach.is_memory && !calls.is_in_flight(reach.written) ? 0 : 1);
+    };
+    if (!nearest || cost(other) < cost(*nearest)) nearest = other;
+  };
+  // A wait for a command of the rank deals with a loss.
+  const bool has_lost_worker = session.commands().has_lost_worker();
+  const auto consider_rank = [&](int rank) {
+    const ValueCopy& copy = value.copies[static_cast<std::size_t>(rank)];
+    if (!copy.is_valid) return;
+    const bool is_cpu = session.rank_devices().kind_of(rank) == DeviceKind::cpu;
+    const bool is_memory = is_cpu && session.node_of(rank) == 0 && !has_lost_worker;
+    const std::uint64_t last = is_memory ? copy.written : calls.last_published();
+    consider({rank, is_memory, copy.written, calls.unfinished_calls_on(rank, last)});
+  };
+  const HostCopy& host = value.host;
+  const int home = claim_home(session.commands(), variable);
+  const Reach on_host{ValueState::kHost, true, host.written, calls.unfinished_calls_on(host.written_by, host.written)};
+  if (host.is_valid && (host_copies == HostCopies::all || !calls.is_in_flight(host.written))) consider(on_host);
+  if (home != ValueState::kHost) consider_rank(home);
+  for (const int rank : session.all_ranks()) consider_rank(rank);
+  return nearest.value_or(on_host);
+}
+
+/// The memory of a copy that the master can read, and that has its values. Null if the worker has dropped it.
+const std::byte* claim_memory(SessionCore& session, VariableRecord& variable, int place) {
+  if (place == ValueState::kHost) return session.segment().at(variable.value->host.offset);
+  if (!claim_copy(session.commands(), variable, place)) return nullptr;
+  return session.segment().at(session.segment().at<VariableEntry>(variable.entry)->copies()[place].place);
+}
+
+/// The result of a fetch of values that the master can read.
+std::shared_ptr<CallResult> fetched_from(const VariableRecord& variable, const std::byte* memory) {
   auto result = std::make_shared<CallResult>();
   result->outputs.resize(1);
   result->outputs[0].extents = variable.value->extents;
   const std::size_t bytes = bytes_of(variable, variable.value->extents);
   result->outputs[0].buffer = allocate_on_heap(bytes);
-  if (bytes != 0)
-    std::memcpy(result->outputs[0].buffer.data(), session.segment().at(variable.value->host.offset), bytes);
+  if (bytes != 0) std::memcpy(result->outputs[0].buffer.data(), memory, bytes);
   result->finished = true;
   return result;
-}
-
-/// Waits until the host copy has arrived, if there is one. Returns false if there is none. Throws as
-/// check_is_usable().
-bool await_host_copy(CommandRunner& commands, VariableRecord& variable) {
-  const HostCopy& host = variable.value->host;
-  while (host.is_valid && commands.calls().is_in_flight(host.written)) {
-    commands.await(host.written);
-    check_is_usable(commands, variable);
-  }
-  return host.is_valid;
 }
 
 }  // namespace
@@ -157,7 +201,7 @@ std::shared_ptr<VariableRecord> make_value(const std::shared_ptr<SessionCore>& s
   const Entry guard(*session);
   if (device != nullptr) check_is_of_session(*session, *device, "value()");
   auto record = make_known(session, dtype, extents, name);
-  std::byte* const to = make_host_copy(*session, *record);
+  std::byte* const to = give_host_copy(*session, *record);
   if (record->value->host.bytes != 0) std::memcpy(to, values, record->value->host.bytes);
   if (device != nullptr) bring_and_forget_host(*session, record, device->rank());
   return record;
@@ -172,7 +216,7 @@ std::shared_ptr<VariableRecord> make_value(const std::shared_ptr<SessionCore>& s
   check_has_all_rows(*data);
   if (device != nullptr) check_is_of_session(*session, *device, "value()");
   auto record = make_known(session, data->dtype, {data->extents.data(), data->dimensions}, name);
-  std::byte* const to = make_host_copy(*session, *record);
+  std::byte* const to = give_host_copy(*session, *record);
   const std::size_t bytes = record->value->host.bytes;
   if (data->file) {
     data->file->file().read(0, to, bytes);
@@ -214,6 +258,20 @@ Extents extents_of_value(VariableRecord& variable) {
   return variable.value->extents;
 }
 
+void set_value(const std::shared_ptr<VariableRecord>& variable, std::span<const std::int64_t> extents,
+               const void* values) {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  Extents all{};
+  std::copy(extents.begin(), extents.end(), all.begin());
+  const HostCopy host = make_host_copy(session, checked_bytes(variable->dtype, extents), variable->name);
+  if (host.bytes != 0) std::memcpy(session.segment().at(host.offset), values, host.bytes);
+  replace_values(session.commands(), *variable, all, host);
+  if (!variable->value->pinned) return;
+  bring(session, variable, *variable->value->pinned);
+  mark_spare_copies(session.commands(), *variable);
+}
+
 void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   SessionCore& session = *variable->session;
   const Entry guard(session);
@@ -222,16 +280,21 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   settle_extents(commands, *variable);
   const std::size_t bytes = bytes_of(*variable, variable->value->extents);
   if (bytes == 0) return;
-  int home = ValueState::kHost;
-  while (home == ValueState::kHost) {
-    if (await_host_copy(commands, *variable)) {
-      std::memcpy(values, session.segment().at(variable->value->host.offset), bytes);
-      return;
+  for (;; check_is_usable(commands, *variable)) {  // each wait may collect a failure, or deal with a loss
+    const Reach from = nearest_copy(session, *variable);
+    if (from.is_memory && session.calls().is_in_flight(from.written)) {
+      commands.await(from.written);
+    } else if (from.is_memory) {
+      const std::byte* const memory = claim_memory(session, *variable, from.place);
+      if (memory == nullptr) continue;
+      std::memcpy(values, memory, bytes);
+      break;
+    } else if (claim_copy(commands, *variable, from.place) && !commands.make_room(RankSet::only(from.place))) {
+      const FetchedCopy copy(commands, *variable, from.place, "get");
+      std::memcpy(values, copy.values(), bytes);
+      break;
     }
-    home = await_home(commands, *variable);
   }
-  const FetchedCopy copy(commands, *variable, home, "get");
-  std::memcpy(values, copy.values(), bytes);
   mark_spare_copies(commands, *variable);
 }
 
@@ -241,17 +304,19 @@ Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
   CommandRunner& commands = session.commands();
   check_is_usable(commands, *variable);
   settle_extents(commands, *variable);
-  const HostCopy& host = variable->value->host;
-  int home = ValueState::kHost;
-  while (home == ValueState::kHost) {
-    const bool is_on_host_only = variable->value->home == ValueState::kHost;
-    if (is_on_host_only) await_host_copy(commands, *variable);
-    if (host.is_valid && !commands.calls().is_in_flight(host.written)) {
-      return {variable->session, fetched_from_host(session, *variable)};
+  std::shared_ptr<CallResult> result;
+  for (; !result; check_is_usable(commands, *variable)) {
+    const Reach from = nearest_copy(session, *variable, HostCopies::only_complete);
+    const bool is_over = !session.calls().is_in_flight(from.written);
+    if (from.is_memory && is_over) {
+      const std::byte* const memory = claim_memory(session, *variable, from.place);
+      if (memory != nullptr) result = fetched_from(*variable, memory);
+    } else if (from.place == ValueState::kHost) {
+      commands.await(from.written);
+    } else if (claim_copy(commands, *variable, from.place) && !commands.make_room(RankSet::only(from.place))) {
+      result = launch_fetch(commands, variable, from.place);
     }
-    home = await_home(commands, *variable);
   }
-  auto result = launch_fetch(commands, variable, home);
   mark_spare_copies(commands, *variable);
   return {variable->session, std::move(result)};
 }
@@ -324,16 +389,11 @@ bool replaces_lost_workers(const SessionCore& session) noexcept {
 void restore_value(const std::shared_ptr<VariableRecord>& variable, const void* values) noexcept try {
   SessionCore& session = *variable->session;
   const Entry guard(session);
-  ValueState& value = *variable->value;
+  const ValueState& value = *variable->value;
   if (!value.failure) return;
-  session.commands().await_users(variable.get());  // of the memory of the host
-  if (value.host.offset != 0) session.heap().free(value.host.offset, SharedHeap::Giveback::later);
-  value.host = {};
-  std::byte* const to = make_host_copy(session, *variable);
-  if (value.host.bytes != 0) std::memcpy(to, values, value.host.bytes);
-  value.home = ValueState::kHost;
-  value.failure = nullptr;
-  variable->writes = {};
+  const HostCopy host = make_host_copy(session, bytes_of(*variable, value.extents), variable->name);
+  if (host.bytes != 0) std::memcpy(session.segment().at(host.offset), values, host.bytes);
+  replace_values(session.commands(), *variable, value.extents, host);
 } catch (const std::exception&) {
   // The value stays lost, and says so.
 }

@@ -146,6 +146,7 @@ TEST_P(MovedFrom, ValueIsAnError) {
   const auto kept = std::move(x);
   EXPECT_MOVED_FROM(x.to(device), "Value");
   EXPECT_MOVED_FROM(x.to_host(), "Value");
+  EXPECT_MOVED_FROM(x.set(counting<float>(6)), "Value");
   EXPECT_MOVED_FROM(x.get(), "Value");
   EXPECT_MOVED_FROM(x.get_async(), "Value");
   EXPECT_MOVED_FROM(x.shape(), "Value");

@@ -190,6 +190,57 @@ TEST_P(Values, ThatWereNeverMadeStayFailed) {
   session().wait();
 }
 
+void add_one_or_throw(sr::Local<double, 1> x, int fails) {
+  if (fails != 0) throw std::runtime_error("bad input");
+  for (double& value : x) value += 1;
+}
+
+TEST_P(Values, ThatAFailedCallShouldHaveWrittenKeepWhatTheyHad) {
+  const auto f = session().function(add_one_or_throw, "f");
+  const auto add = session().function(sum_of);
+  for (const bool is_on_host : {false, true}) {
+    const auto x = session().value(counting<double>(4), Shape{4}, first(), "x");
+    if (is_on_host) x.to_host();
+    session().wait();
+    f.on(first())(x, 1);
+    for (int i = 0; i < 6; ++i) f.on(device(i % world_size()))(x, 0);  // launched, but none of them runs
+    EXPECT_ERROR(session().wait(), sr::ErrorKind::function, "bad input");
+    EXPECT_EQ(x.get().to_vector(), counting<double>(4));
+    f.on(last())(x, 0);
+    EXPECT_EQ(x.get().to_vector(), counting<double>(4, 1));
+    EXPECT_EQ(add.on(first())(x, x).get()[3], 8);
+  }
+}
+
+TEST_P(Values, AreSetAgain) {
+  const auto f = session().function(fails_to_make, "f");
+  const auto read = session().function(total);
+  const auto slow = session().function(slowly_twice);
+  auto x = session().value(counting<double>(4), Shape{4}, first(), "x");
+  const auto before = slow.on(first())(x, 20);
+  x.set(std::vector<double>(2, 5.0));  // while the device reads the old ones
+  EXPECT_TRUE(x.is_on_host());
+  EXPECT_EQ(read.on(last())(x), 10);
+  EXPECT_EQ(read.on(first())(x), 10);
+  EXPECT_EQ(x.shape(), Shape{2});
+  EXPECT_EQ(before.get().to_vector(), (std::vector<double>{0, 2, 4, 6}));
+
+  auto y = f.on(first())(x);
+  auto z = session().function(twice).on(last())(y);  // fails too
+  y.set(counting<double>(3));
+  z.set(counting<double>(2));
+  EXPECT_EQ(y.get().to_vector(), counting<double>(3)) << "what was to make it no longer matters";
+  EXPECT_ERROR(session().wait(), sr::ErrorKind::function, "no such product");
+  EXPECT_EQ(z.get().to_vector(), counting<double>(2));
+  EXPECT_EQ(read.on(last())(y), 3);
+  y.pin(first());
+  y.set(counting<double>(5));
+  EXPECT_EQ(ranks(y.where()), std::vector<int>{0});
+  EXPECT_EQ(read.on(first())(y), 10);
+  EXPECT_ERROR(y.set(counting<double>(3), Shape{4}), sr::ErrorKind::usage, "");
+  EXPECT_EQ(read.on(first())(y), 10);
+}
+
 sr::Keep<double, 1> twice_the_rows(sr::CpuWorker& worker, sr::Sliced<const double, 1> x) {
   sr::Keep<double, 1> y(worker, x.shape());
   for (std::int64_t i = 0; i < x.rows(); ++i) y[i] = 2 * x[i];

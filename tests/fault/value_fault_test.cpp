@@ -157,7 +157,7 @@ TEST_P(Moves, LoseOnlyWhatTheLostRankHad) {
   EXPECT_EQ(copied.get()[9], 2) << "it was on two ranks";
   if (GetParam() == Victim::source) {
     EXPECT_THAT(error_of([&] { static_cast<void>(y.get()); }).what(), HasSubstr("which was lost"));
-    EXPECT_THAT(error_of([&] { static_cast<void>(x.get()); }).what(), HasSubstr("no value 'x'"));
+    EXPECT_THAT(error_of([&] { static_cast<void>(x.get()); }).what(), HasSubstr("value 'x' no longer exists"));
   } else {
     EXPECT_EQ(y.get()[9], 2);
     EXPECT_EQ(x.get()[9], 1);
@@ -222,6 +222,59 @@ TEST_P(Center, IsKeptByDownpour) {
   expect_kept([](auto& session, const auto& center, const auto& devices, const auto& start,
                  const auto& after) { return downpour(session, center, devices, start, after, {.rounds = 2}); },
               "downpour exchange", 13);
+}
+
+/// Says that it runs, and ends when it may.
+void stay_busy(BoardView board) {
+  field(board, 0).fetch_add(1);
+  while (field(board, 1).load() == 0) std::this_thread::sleep_for(1ms);
+}
+Keep<double, 1> make(CpuWorker& worker, std::int64_t count) { return Keep<double, 1>(worker, {count}); }
+
+/// Where else the value lies, apart from the busy device.
+enum class Elsewhere : std::uint8_t { nowhere, idle_device, host, all_busy };
+class BusyDevice : public testing::TestWithParam<Elsewhere> {};
+INSTANTIATE_TEST_SUITE_P(And, BusyDevice,
+                         testing::Values(Elsewhere::nowhere, Elsewhere::idle_device, Elsewhere::host,
+                                         Elsewhere::all_busy));
+
+TEST_P(BusyDevice, DoesNotDelayThoseWhoReadAFinishedValue) {
+  Session session(workers(2));
+  Board board(session);
+  const auto busy = session.function(stay_busy);
+  const auto x = session.function(make).on(session.device(0))(3);
+  session.wait();
+  if (GetParam() == Elsewhere::all_busy) x.to(session.device(1));
+  busy.on(session.device(0))(board.data());
+  if (GetParam() == Elsewhere::all_busy) busy.on(session.device(1))(board.data());
+  if (GetParam() == Elsewhere::idle_device) x.to(session.device(1));
+  if (GetParam() == Elsewhere::host) x.to_host();  // waits for the device, and so does no get()
+  ASSERT_TRUE(board.reaches(0, GetParam() == Elsewhere::all_busy ? 2 : 1));
+  EXPECT_EQ(x.get().rows(), 3);
+  EXPECT_EQ(x.get_async().get()[2], 0);
+  EXPECT_EQ(board.get(1), 0);
+  board.set(1, 1);
+  session.wait();
+}
+
+TEST(PinnedValue, ThatIsLostIsSetAgain) {
+  SessionOptions options = workers(2);
+  options.on_worker_lost = OnWorkerLost::respawn;
+  Session session(options);
+  const auto read = session.function(first_element);
+  auto x = session.value(std::vector<double>(10, 1.0), Shape{10}, session.device(1), "x");
+  x.pin(session.device(1));
+  EXPECT_EQ(read.on(session.device(1))(x), 1);
+  ASSERT_EQ(::kill(session.worker_pids()[1], SIGKILL), 0);
+  EXPECT_EQ(error_of([&] { read.on(session.device(1))(x); }).kind(), ErrorKind::worker_lost);
+  for (const int rank : {0, 1}) {
+    const Error error = error_of([&] { read.on(session.device(rank))(x); });
+    EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+    EXPECT_THAT(error.what(), HasSubstr("no longer exists (its member set() gives it new values)"));
+  }
+  x.set(std::vector<double>(4, 3.0));
+  EXPECT_EQ(read.on(session.device(1))(x), 3);
+  expect_usage([&] { read.on(session.device(0))(x); }, {"pinned to rank 1"});
 }
 
 }  // namespace

@@ -121,6 +121,10 @@ void expect_nan_in_every_way(sr::Session& session, const sr::Shape<2>& shape) {
       EXPECT_TRUE(is_right(v.get(0), expected)) << what << ", a group";
       EXPECT_TRUE(is_right(w.get(0), expected)) << what << ", a group";
       fill();
+      session.reduce({v, w}, reduction, 0);
+      EXPECT_TRUE(is_right(v.get(0), expected)) << what << ", a group of reduce";
+      EXPECT_TRUE(is_right(w.get(0), expected)) << what << ", a group of reduce";
+      fill();
       session.reduce_scatter({v, w}, reduction);
       EXPECT_TRUE(is_right(w.gather(), expected)) << what << ", a group of reduce_scatter";
     }

@@ -84,8 +84,8 @@ bool Protocol::is_host_copy_in_use(const State& state, Byte value) const noexcep
   return false;
 }
 
-/// True if these contents are what the last writer before the command has written. A writer that did not run has written
-/// nothing. A writer that has failed leaves what it has written so far, except that a value which it should make does
+/// True if these contents are what the last writer before the command has written. A writer that did not run, or must
+/// fail, has written nothing. A writer that has failed leaves what it has written so far, except that a value which it should make does
 /// not exist.
 bool Protocol::is_as_written(const State& state, Byte id, Byte value, Byte contents) const noexcept {
   for (auto writer = static_cast<Byte>(id - 1); writer != 0; --writer) {
@@ -95,7 +95,7 @@ bool Protocol::is_as_written(const State& state, Byte id, Byte value, Byte conte
     if (state.ran[writer] != 0) return contents == writer;
     if (state.failed[writer] != 0) return !makes && contents == (writer | kIsPartial);
     const bool is_over = state.workers[rank_of(state, writer)].done >= writer;
-    if (makes || !is_over) return false;
+    if (makes || (!is_over && state.inherited[writer] == 0)) return false;
   }
   return contents == kFirstValues;
 }

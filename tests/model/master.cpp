@@ -355,6 +355,10 @@ void Protocol::forget(State& state, Byte id) const {
     for (Byte& written : value.written) {
       if (written == id) written = 0;
     }
+    for (Byte& brought : value.brought) {
+      if (brought == id) brought = 0;
+    }
+    value.risky_moves = without(value.risky_moves, id);
     for (Byte& readers : value.readers) readers = without(readers, id);
     value.host.readers = without(value.host.readers, id);
     if (value.host.written == id) value.host.written = value.host.by = 0;

@@ -177,11 +177,15 @@ class Protocol {
   Move next_move(const State& state) const noexcept;
   bool must_refuse(const State& state) const noexcept;
   void refuse_call(State& state) const;
+  void check_refused(State& state) const;
   void depend_on_writer(State& state, Byte writer) const;
   void find_dependencies_of_move(State& state) const;
   void find_dependencies_on_values(State& state) const;
   void note_move(State& state, Byte id) const;
   void note_use(State& state, Byte id) const;
+  void keep_sources(State& state, Byte index, Byte rank) const;
+  void go_back_to_source(State& state, Byte id) const;
+  Byte last_writer(const State& state, Byte id, Byte index, Byte place) const;
   void free_host_copy(State& state, Byte index) const;
   void note_arrival(State& state, Byte id) const;
   static bool has_arrived(const State& state, const Value& value, Byte rank) noexcept;

@@ -102,7 +102,8 @@ Byte Protocol::take_unfinished(State& state) const {
 void Protocol::forget_copy(State& state, Byte index, int rank) const {
   Value& value = state.values[index];
   const auto at = static_cast<std::size_t>(rank);
-  value.contents[at] = value.spare[at] = value.written[at] = value.used[at] = value.marked[at] = value.readers[at] = 0;
+  value.contents[at] = value.spare[at] = value.written[at] = value.brought[at] = value.used[at] = value.marked[at] =
+      value.readers[at] = 0;
   value.valid = without(value.valid, rank);
   const auto is_there = [&](Byte other) {
     if ((value.valid & bit(other)) == 0) return false;

@@ -151,10 +151,12 @@ struct Value {
   ByRank<Byte> contents;
   ByRank<Byte> spare;
   ByRank<Byte> written;  // by rank: the command in flight that writes the copy last, or 0
+  ByRank<Byte> brought;  // by rank: the move in flight that brings the copy, or 0
   ByRank<Byte> used;     // by rank: the last command that uses the copy
   ByRank<Byte> marked;   // by rank: the last mark of the copy as that of the home
   ByRank<Byte> readers;  // by rank: the moves in flight that read the copy, a bit per command
   Byte valid;            // a bit per rank
+  Byte risky_moves;      // a bit per move in flight
   Byte home;
   Byte has_failed;  // 1: it was never made, or was lost
   HostCopy host;
@@ -262,6 +264,7 @@ enum class Mistake : Byte {
   write_ignores_readers,
   move_ignores_readers,
   write_leaves_copies_valid,
+  write_forgets_the_source,
   moves_are_not_marked,
   failed_move_leaves_the_copy_valid,
   failed_maker_leaves_the_value,

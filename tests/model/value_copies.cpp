@@ -50,7 +50,20 @@ bool Protocol::must_refuse(const State& state) const noexcept {
   return false;
 }
 
+/// A value that has failed is nowhere. After a loss, a copy may be left from before a write that was lost.
+void Protocol::check_refused(State& state) const {
+  if (scenario_.deaths != 0) return;
+  for (Byte index = 0; index < kMostValues; ++index) {
+    if ((values_of(next_call(state)) & bit(index)) == 0 || state.values[index].has_failed == 0) continue;
+    for (int rank = 0; rank < workers(); ++rank) {
+      const Byte contents = state.values[index].contents[static_cast<std::size_t>(rank)];
+      expect(state, !is_as_written(state, state.next, index, contents), Property::value_is_not_given_up);
+    }
+  }
+}
+
 void Protocol::refuse_call(State& state) const {
+  check_refused(state);
   ++state.calls;
   state.is_writing = state.aside = state.cursor = 0;
   go(state.master, decide);
@@ -238,7 +251,7 @@ void Protocol::note_move(State& state, Byte id) const {
     return end_bringing(state, bit(move.value));
   }
   (move.from == kHost ? value.host.readers : value.readers[move.from]) |= bit(id);
-  value.written[move.to] = value.used[move.to] = id;
+  value.written[move.to] = value.brought[move.to] = value.used[move.to] = id;
   value.readers[move.to] = 0;
   value.valid |= bit(move.to);
   if (value.home == kHost) value.home = move.to;
@@ -257,6 +270,7 @@ void Protocol::note_use(State& state, Byte id) const {
     const bool is_made_here =
         ((call.writes | call.makes) & bit(value_in(copy))) != 0 && (ranks_of(call) & bit(rank)) != 0;
     if (!is_made_here) continue;
+    keep_sources(state, value_in(copy), rank);
     value.valid = is(Mistake::write_leaves_copies_valid) ? static_cast<Byte>(value.valid | bit(rank)) : bit(rank);
     value.written[rank] = value.used[rank] = id;
     value.readers[rank] = 0;
@@ -264,6 +278,52 @@ void Protocol::note_use(State& state, Byte id) const {
     free_host_copy(state, value_in(copy));
   }
   begin_marking(state, call.reads | call.writes);
+}
+
+void Protocol::keep_sources(State& state, Byte index, Byte rank) const {
+  Value& value = state.values[index];
+  if (is(Mistake::write_forgets_the_source)) return;
+  const auto known = static_cast<Byte>(std::bit_width(value.risky_moves) - 1);
+  const bool knows_any = value.risky_moves != 0;
+  Byte place = rank;
+  for (Byte later = state.next;;) {
+    const Byte brought = place == kHost ? value.host.written : value.brought[place];
+    if (brought == 0 || (knows_any && brought <= known) || brought >= later) return;
+    value.risky_moves |= bit(brought);
+    later = brought;
+    place = move_of(state, brought).from;
+  }
+}
+
+/// ValueState::go_back_to_source.
+void Protocol::go_back_to_source(State& state, Byte id) const {
+  const Move move = move_of(state, id);
+  Value& value = state.values[move.value];
+  value.risky_moves &= static_cast<Byte>(bit(id) - 1);
+  value.valid = value.host.is_valid = 0;
+  value.home = move.from;
+  const Byte writer = last_writer(state, id, move.value, move.from);
+  const Byte written = is_in_flight(state, writer) ? writer : Byte{0};
+  if (move.from == kHost) {
+    value.host.is_valid = 1;
+    value.host.written = written;
+    value.host.by = written == 0 ? Byte{0} : move_of(state, written).from;
+    return;
+  }
+  value.valid = bit(move.from);
+  value.written[move.from] = written;
+  value.brought[move.from] = 0;
+}
+
+/// The last command before this one that writes the copy at a place, or brings it there. 0 if there is none.
+Byte Protocol::last_writer(const State& state, Byte id, Byte index, Byte place) const {
+  while (--id != 0) {
+    if (is_move(state, id) ? move_of(state, id).value == index && move_of(state, id).to == place
+                           : place != kHost && ((call(state, id).writes | call(state, id).makes) & bit(index)) != 0 &&
+                                 (ranks_of(state, id) & bit(place)) != 0)
+      return id;
+  }
+  return 0;
 }
 
 void Protocol::free_host_copy(State& state, Byte index) const {
@@ -304,6 +364,9 @@ std::optional<Byte> Protocol::next_mark(const State& state, Byte index) const {
   const auto rank = is_of_home ? value.home : static_cast<Byte>(state.marks - 1);
   if (!is_of_home && rank == value.home) return std::nullopt;
   if (value.used[rank] == 0 && !had_copy_at_start(index, rank)) return std::nullopt;
+  for (Byte id = 1; id < state.next && !is(Mistake::marks_what_is_read); ++id) {
+    if ((value.risky_moves & bit(id)) != 0 && move_of(state, id).from == rank) return std::nullopt;
+  }
   if (scenario_.pinned == rank && !is(Mistake::marks_what_is_pinned)) return std::nullopt;
   const bool is_read = value.readers[rank] != 0 && !is(Mistake::marks_what_is_read);
   const bool is_on_its_way = is_of_home && is(Mistake::successor_has_not_arrived);  // the move reads the home
@@ -383,18 +446,14 @@ void Protocol::note_unfinished(State& state, Byte id) const {
   if (!is_move(state, id) || is(Mistake::failed_move_leaves_the_copy_valid)) return;
   const Move move = move_of(state, id);
   Value& value = state.values[move.value];
+  if (is(Mistake::write_hides_a_failed_move) && move.to != kHost && value.written[move.to] != id) return;
+  if ((value.risky_moves & bit(id)) != 0) return go_back_to_source(state, id);
   if (move.to == kHost) {
     if (value.host.written == id) value.host.is_valid = 0;
     if (value.valid == 0 && value.host.is_valid == 0) value.has_failed = 1;
     return;
   }
-  Byte last = static_cast<Byte>(state.next - 1);  // that filled the copy
-  while (last != id &&
-         !(is_move(state, last) && move_of(state, last).to == move.to && move_of(state, last).value == move.value)) {
-    --last;
-  }
-  const bool was_written = is(Mistake::write_hides_a_failed_move) && value.written[move.to] != id;
-  if (last != id || was_written) return;
+  if (value.brought[move.to] != id) return;
   value.valid = without(value.valid, move.to);
   if (value.home == move.to) value.home = kHost;
   if (value.valid == 0 && value.host.is_valid == 0) value.has_failed = 1;

@@ -263,6 +263,9 @@ SYNCRUN_EXPORT void bring_value(const std::shared_ptr<VariableRecord>& variable,
 SYNCRUN_EXPORT void bring_value_to_host(const std::shared_ptr<VariableRecord>& variable);
 /// The extents. Waits for the call that makes the value.
 SYNCRUN_EXPORT std::array<std::int64_t, kMaxDimensions> extents_of_value(VariableRecord& variable);
+/// Gives the value these values and extents. Does not wait for calls that use the value. Throws Error (system).
+SYNCRUN_EXPORT void set_value(const std::shared_ptr<VariableRecord>& variable, std::span<const std::int64_t> extents,
+                              const void* values);
 /// Copies the values to `values`. Waits for the calls that write them.
 SYNCRUN_EXPORT void get_value(const std::shared_ptr<VariableRecord>& variable, void* values);
 /// The devices that have a valid copy, in the order of the ranks.

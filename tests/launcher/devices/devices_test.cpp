@@ -5,6 +5,7 @@
 
 #include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
+#include "launcher/devices/rank_devices.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {

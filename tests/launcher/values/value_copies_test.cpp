@@ -1,8 +1,6 @@
 // The copies of a Value, tested without workers: which commands bring them, what these wait for, and which copies are
 // valid afterwards.
 
-#include "launcher/values/value_copies.hpp"
-
 #include <gmock/gmock.h>
 
 #include <array>
@@ -10,7 +8,7 @@
 #include <thread>
 
 #include "launcher/variables/transfers.hpp"
-#include "tests/launcher/calls/played_commands.hpp"
+#include "tests/launcher/values/copies_of_a_value.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -19,68 +17,6 @@ using namespace detail;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-class CopiesOfAValue : public testing::Test {
- protected:
-  explicit CopiesOfAValue(const std::vector<DeviceId>& devices = {{}, {}, {}}) : session(devices) {
-    session.commands.leaves_in_flight = true;
-    x->name = "x";
-    x->dtype = DType::float32;
-    x->dimensions = 1;
-    x->copies.change() = CopyFacts(3);
-    x->value = std::make_unique<ValueState>(3);
-    x->value->extents = Extents{4};
-    x->entry = session.heap.allocate(VariableEntry::bytes(3), SharedHeap::Contents::zero, "a value");
-    auto& entry = *session.pool.segment().at<VariableEntry>(x->entry);
-    entry.dtype = DType::float32;
-    entry.dimensions = 1;
-  }
-
-  /// A call on one rank that uses its copy, which must be there.
-  std::uint64_t call(int rank, Access access) {
-    session.calls.next(RankSet::only(rank), Milliseconds(0));
-    depend_on_copy(session.commands, *x, rank, access);
-    const std::uint64_t id = session.calls.publish();
-    note_use(session.commands, *x, rank, access, id);
-    mark_spare_copies(session.commands, *x);
-    return id;
-  }
-  std::uint64_t bring(int rank) {
-    EXPECT_FALSE(claim_copy(session.commands, *x, rank));
-    warning = bring_copy(session.commands, x, rank);
-    return session.calls.last_published();
-  }
-  /// What a command waits for, in words.
-  std::vector<std::string> awaited(std::uint64_t id) {
-    std::vector<std::string> words;
-    for (const EarlierCommand& earlier : session.calls.in_flight(id).dependencies) {
-      std::string text = std::to_string(earlier.id);
-      if (earlier.rank >= 0) text += " on " + std::to_string(earlier.rank);
-      words.push_back(text + (earlier.must_succeed() ? "" : ", a reader"));
-    }
-    return words;
-  }
-  std::vector<int> valid() const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < 3; ++rank) {
-      if (x->value->copies[static_cast<std::size_t>(rank)].is_valid) ranks.push_back(rank);
-    }
-    return ranks;
-  }
-  VariableEntry& entry() { return *session.pool.segment().at<VariableEntry>(x->entry); }
-  VariableCopy& copy(int rank) { return entry().copies()[rank]; }
-  /// What the worker of the rank does when it runs out of memory in a later command.
-  bool drop(int rank) { return drop_copy(entry(), 3, rank, session.calls.last_published() + 1); }
-  /// The value is on rank 0, and nothing is in flight.
-  void make_on_rank_0() {
-    const std::uint64_t id = call(0, Access::writes);
-    session.commands.finish(id);
-  }
-
-  PlayedSession session;
-  std::shared_ptr<VariableRecord> x = std::make_shared<VariableRecord>();
-  std::string warning;
-};
 
 TEST_F(CopiesOfAValue, ComeByACommandOfTheDestinationThatWaitsForTheWriter) {
   const auto write = call(0, Access::writes);
@@ -391,164 +327,6 @@ TEST_F(CopiesOfAValue, KeepTheMemoryOfTheHostWhileOneIsOnItsWay) {
   EXPECT_EQ(x->value->host.offset, 0U);
 }
 
-TEST_F(CopiesOfAValue, ThatDoNotArriveAreNotValid) {
-  make_on_rank_0();
-  const auto move = bring(1);
-  x->note_unfinished(Destination::rank(1), move, nullptr);
-  EXPECT_THAT(valid(), ElementsAre(0));
-  EXPECT_EQ(x->value->failure, nullptr);
-}
-
-TEST_F(CopiesOfAValue, ThatDoNotArriveAnywhereMeanThatThereIsNoValue) {
-  x->value->host = {.is_valid = true, .offset = 4096, .bytes = 16, .readers = {}};
-  const auto move = bring(1);
-  x->value->host = {};
-  x->note_unfinished(Destination::rank(1), move, std::make_exception_ptr(Error(ErrorKind::system, "no memory")));
-  try {
-    check_is_whole(session.commands, *x);
-    FAIL() << "it is usable";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::system);
-    EXPECT_THAT(error.what(), HasSubstr("there is no value 'x': no memory"));
-  }
-}
-
-TEST_F(CopiesOfAValue, ThatDoNotArriveAreNotValidAlsoIfALaterCallWritesThem) {
-  make_on_rank_0();
-  const auto move = bring(1);
-  call(1, Access::writes);
-  const auto error = std::make_exception_ptr(Error(ErrorKind::system, "no memory"));
-  x->note_unfinished(Destination::rank(1), move, error);
-  EXPECT_THAT(valid(), IsEmpty());
-  EXPECT_EQ(x->value->failure, error);
-}
-
-TEST_F(CopiesOfAValue, ThatDoNotArriveFromTheHostLeaveItThere) {
-  x->value->host = {.is_valid = true, .offset = 4096, .bytes = 16, .readers = {}};
-  const auto move = bring(1);
-  x->note_unfinished(Destination::rank(1), move, nullptr);
-  EXPECT_EQ(x->value->home, ValueState::kHost);
-  EXPECT_EQ(session.calls.command(bring(1)).as<TransferPayload>().direction, TransferDirection::to_variable);
-  x->value->host.offset = 0;
-}
-
-TEST_F(CopiesOfAValue, ThatDoNotArriveOnTheHostAreNotValid) {
-  make_on_rank_0();
-  bring_to_host(session.commands, x);
-  const auto transfer = session.calls.last_published();
-  const InFlight& in_flight = session.calls.in_flight(transfer);
-  CallTable::for_each_value(in_flight, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
-    value->note_unfinished(to, transfer, nullptr);
-  });
-  EXPECT_FALSE(x->value->host.is_valid);
-  EXPECT_EQ(x->value->failure, nullptr);
-}
-
-TEST_F(CopiesOfAValue, ThatMustFailAreNotValidBeforeTheirMoveIsOver) {
-  const auto write = call(0, Access::writes);
-  const auto move = bring(1);
-  session.calls.release(write, session.calls.failures().note(std::make_exception_ptr(Error(ErrorKind::function, "!"))));
-  ASSERT_TRUE(session.calls.is_in_flight(move));
-  EXPECT_THAT(valid(), ElementsAre(0));
-}
-
-TEST_F(CopiesOfAValue, StayAsTheyWereIfTheirWriterMustFailAndTheProgramKnowsIt) {
-  make_on_rank_0();
-  session.calls.next(RankSet::only(0), Milliseconds(0));
-  const auto other = session.calls.publish();
-  session.calls.next(RankSet::only(0), Milliseconds(0));
-  session.calls.depend_on(other);
-  const auto write = session.calls.publish();
-  note_use(session.commands, *x, 0, Access::writes, write);
-  const auto error = std::make_exception_ptr(Error(ErrorKind::function, "!"));
-  session.calls.release(other, session.calls.failures().note(error));
-  session.calls.failures().has_surfaced(error);
-  EXPECT_THAT(awaited(bring(1)), ElementsAre(std::to_string(write) + " on 0, a reader"));
-  EXPECT_THAT(awaited(call(0, Access::reads)), IsEmpty());
-}
-
-TEST_F(CopiesOfAValue, ComeFromTheHomeAsItIsAfterAWait) {
-  make_on_rank_0();
-  session.commands.finish(bring(1));
-  for (std::size_t i = 0; i < kInboxSize; ++i) {
-    session.calls.next(RankSet::only(2), Milliseconds(0));
-    session.calls.publish();
-  }
-  session.commands.on_full_inbox = [&](std::uint64_t oldest) {
-    session.commands.finish(oldest);
-    forget_copy(session.pool.segment(), *x, 0);
-  };
-  EXPECT_EQ(session.calls.command(bring(2)).as<MovePayload>().from, 1);
-}
-
-TEST_F(CopiesOfAValue, DoNotComeIfTheValueWasLostDuringAWait) {
-  make_on_rank_0();
-  for (std::size_t i = 0; i < kInboxSize; ++i) {
-    session.calls.next(RankSet::only(2), Milliseconds(0));
-    session.calls.publish();
-  }
-  const auto last = session.calls.last_published();
-  session.commands.on_full_inbox = [&](std::uint64_t oldest) {
-    session.commands.finish(oldest);
-    forget_copy(session.pool.segment(), *x, 0);
-  };
-  EXPECT_THROW(bring(2), Error);
-  EXPECT_EQ(session.calls.last_published(), last) << "a move was published";
-}
-
-TEST_F(CopiesOfAValue, OfALostRankAreForgotten) {
-  make_on_rank_0();
-  bring(2);
-  forget_copy(session.pool.segment(), *x, 0);
-  EXPECT_EQ(x->value->home, 2);
-  EXPECT_EQ(x->value->failure, nullptr);
-  forget_copy(session.pool.segment(), *x, 2);
-  ASSERT_NE(x->value->failure, nullptr);
-  try {
-    check_is_whole(session.commands, *x);
-    FAIL() << "it is usable";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
-    EXPECT_THAT(error.what(), HasSubstr("its only copy was on rank 2"));
-  }
-}
-
-TEST_F(CopiesOfAValue, OfALostRankAreReplacedByOnesThatWereNotDropped) {
-  make_on_rank_0();
-  bring(1);
-  const auto read = call(1, Access::reads);
-  bring(2);
-  ASSERT_TRUE(drop_copy(entry(), 3, 1, read + 1));
-  forget_copy(session.pool.segment(), *x, 0);
-  EXPECT_EQ(x->value->home, 2);
-}
-
-TEST_F(CopiesOfAValue, OfALostRankWereTheLastIfTheHomeHasDroppedIts) {
-  make_on_rank_0();
-  session.commands.finish(bring(1));
-  call(0, Access::reads);
-  ASSERT_TRUE(drop(0));
-  forget_copy(session.pool.segment(), *x, 1);
-  EXPECT_NE(x->value->failure, nullptr);
-}
-
-TEST_F(CopiesOfAValue, ThatWereMadeAndLostAreNotSaidToBeNeverMade) {
-  const auto text = [&] {
-    try {
-      check_is_whole(session.commands, *x);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing was thrown");
-  };
-  x->value->made_by = "f";
-  make_on_rank_0();
-  forget_copy(session.pool.segment(), *x, 0);
-  EXPECT_THAT(text(), HasSubstr("value 'x', which 'f' made, no longer exists: its only copy was on rank 0"));
-  x->note_unfinished(Destination::new_value(), 1, std::make_exception_ptr(Error(ErrorKind::function, "!")));
-  EXPECT_THAT(text(), HasSubstr("there is no value 'x', which 'f' was to make: !"));
-}
-
 TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
   make_on_rank_0();
   int warnings = 0;
@@ -561,12 +339,6 @@ TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
   }
   EXPECT_EQ(warnings, 1);
 }
-
-/// Rank 0 has a GPU, and the others have CPU devices.
-class CopiesOnBothKinds : public CopiesOfAValue {
- protected:
-  CopiesOnBothKinds() : CopiesOfAValue({{DeviceKind::cuda, 0}, {DeviceKind::cpu, 0}, {DeviceKind::cpu, 1}}) {}
-};
 
 TEST_F(CopiesOnBothKinds, ThatGoToAndFroByTheHostAreWorthOneWarning) {
   make_on_rank_0();

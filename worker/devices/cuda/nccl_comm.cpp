@@ -267,7 +267,8 @@ NcclComm::Operand NcclComm::operand_for(void* values, std::size_t elements, DTyp
   return keys;
 }
 
-/// Turns the keys of a result into values, once NCCL has put its work on the stream.
+/// Turns the keys of a result into values, once NCCL has put its work on the stream. Until then, the memory of the keys
+/// stays, also if this rank gets no result.
 void NcclComm::give_result(KeysOfResult result) {
   if (result.operand.dtype == result.dtype) return;
   if (is_in_group_) return results_of_group_.push_back(std::move(result));

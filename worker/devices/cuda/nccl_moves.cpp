@@ -34,8 +34,8 @@ void NcclComm::end_group() {
 
 void NcclComm::drop_group() noexcept {
   is_in_group_ = false;
-  results_of_group_.clear();
   static_cast<void>(ncclGroupEnd());
+  results_of_group_.clear();
 }
 
 // ---- reductions -----------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction
       ncclReduce(own.values, own.values, elements, *nccl_type(own.dtype), op, root, comm_.get(), stream_);
   if (averages) return end_average(op, comm_, code, "ncclReduce");
   check(code, "ncclReduce");
-  if (rank() == root) give_result({std::move(own), result, values, dtype, elements});
+  give_result({std::move(own), result, values, dtype, rank() == root ? elements : 0});
 }
 
 void NcclComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
