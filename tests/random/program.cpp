@@ -1,0 +1,545 @@
+#include "tests/random/program.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace random_test {
+namespace {
+
+bool meet(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::any_of(a.begin(), a.end(), [&](int rank) { return std::find(b.begin(), b.end(), rank) != b.end(); });
+}
+
+bool has(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
+
+/// The number in "fault #N.", or -1.
+int fault_in(const std::string& text) {
+  const auto at = text.find("fault #");
+  return at == std::string::npos ? -1 : std::stoi(text.substr(at + 7));
+}
+
+}  // namespace
+
+bool Call::may_be_lost_with(int rank) const {
+  return has(ranks, rank) || sources.contains(rank) ||
+         std::any_of(depends_on.begin(), depends_on.end(),
+                     [&](const auto& call) { return call->may_be_lost_with(rank); });
+}
+
+void Call::require_success() const {
+  if (!must_fail()) return;
+  throw Difference("'" + text + "' has not failed" +
+                   (dies ? ", although a worker died" : ": expected fault #" + std::to_string(*faults.begin())));
+}
+
+Program::Program(sr::Session& session, const Options& options, const AllFunctions& functions,
+                 const RanksOfRows& ranks_of_rows)
+    : session_(session), options_(options), functions_(functions), ranks_of_rows_(ranks_of_rows) {}
+
+Program::~Program() = default;
+
+std::string Program::new_name(const std::string& kind) { return kind + std::to_string(++names_); }
+
+void Program::say(const std::string& line) { text_.push_back(line); }
+
+std::vector<int> Program::all_ranks() const {
+  std::vector<int> all;
+  for (int rank = 0; rank < ranks(); ++rank) all.push_back(rank);
+  return all;
+}
+
+std::vector<int> Program::some_ranks(Choices& choices) {
+  if (choices.chance(40)) return all_ranks();
+  if (choices.chance(50)) return {choices.index(static_cast<std::size_t>(ranks()))};
+  std::vector<int> some;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (choices.chance(50)) some.push_back(rank);
+  }
+  if (some.empty()) some.push_back(ranks() - 1);
+  return some;
+}
+
+std::vector<std::int64_t> Program::division(const std::vector<int>& ranks, std::int64_t rows) {
+  std::vector<std::int64_t> counts(ranks.size(), 0);
+  const auto parts = static_cast<std::int64_t>(ranks.size());
+  if (weights.empty()) {
+    for (std::int64_t part = 0; part < parts; ++part)
+      counts[static_cast<std::size_t>(part)] = rows / parts + (part < rows % parts ? 1 : 0);
+    return counts;
+  }
+  // The pages promise proportions only, so the program is asked.
+  if (may_lose()) settle();
+  std::vector<sr::Device> devices;
+  double all = 0;
+  for (const int rank : ranks) {
+    devices.push_back(session_.device(rank));
+    all += weights[static_cast<std::size_t>(rank)];
+  }
+  const auto owners = ranks_of_rows_.on(devices)({.rows = rows});
+  if (owners.rows() != rows || !std::is_sorted(owners.begin(), owners.end()))
+    throw Difference("a wrong division of rows");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    counts[i] = std::count(owners.begin(), owners.end(), ranks[i]);
+    const double right = static_cast<double>(rows) * weights[static_cast<std::size_t>(ranks[i])] / all;
+    if (std::abs(static_cast<double>(counts[i]) - right) >= 1.001)
+      throw Difference("rows are not divided by the weights");
+  }
+  return counts;
+}
+
+Fault Program::choose_fault(Choices& choices, const std::vector<int>& ranks_with_rows, bool can_fail) {
+  Fault fault;
+  if (choices.chance(35)) {
+    fault.spin_us = static_cast<int>(choices.number(1, choices.chance(10) ? 6000 : 600));
+    fault.spin_rank = choices.chance(50) ? Fault::kAll : choices.one_of(ranks_with_rows);
+  }
+  const bool fails = choices.chance(12);
+  const bool dies = choices.chance(40);
+  const int rank = choices.one_of(ranks_with_rows);
+  const bool all = choices.chance(15);
+  const Stage stage = choices.one_of({Stage::before, Stage::half, Stage::after});
+  if (!has_faults || !can_fail || !fails || ranks_with_rows.empty()) return fault;
+  if (dies && has_kills && !may_lose() && faults_in_flight_.empty()) {
+    fault.how = How::dies;
+    fault.rank = rank;
+  } else {
+    fault.rank = all ? Fault::kAll : rank;
+  }
+  fault.stage = stage;
+  fault.number = ++faults_;
+  return fault;
+}
+
+void Program::run(std::uint64_t seed, const std::vector<int>& operations) {
+  Choices plan(seed);
+  has_faults = plan.chance(60);
+  has_kills = plan.chance(60) && options_.replaces_workers;
+  for (const int operation : operations) {
+    // Each operation has random numbers of its own, so the others stay the same when one is left out.
+    Choices choices(seed * 1000 + static_cast<std::uint64_t>(operation) + 1);
+    run_one(choices);
+    ++counts_.operations;
+    settle_if_needed();
+  }
+  while (!results.empty() && !has_error_) take(static_cast<std::size_t>(plan.index(results.size())));
+  settle();
+  for (const auto& array : arrays) {
+    for (int rank = 0; rank < static_cast<int>(array->copies.size()); ++rank) {
+      if (!array->copy(rank).is_assigned) continue;
+      if (array->copy(rank).is_wild) continue;
+      compare(array->fetch(rank), array->copy(rank).newest(),
+              "at the end, '" + array->name + "' on rank " + std::to_string(rank));
+    }
+  }
+  session_.set_weights({});
+}
+
+// ---- calls --------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Call> Program::begin_call(const std::string& text, const std::vector<int>& ranks, const Fault& fault) {
+  auto call = std::make_shared<Call>();
+  call->text = text;
+  call->ranks = ranks;
+  std::string line = text;
+  if (fault.spin_us != 0) {
+    line += ", takes " + std::to_string(fault.spin_us) + " us";
+    if (fault.spin_rank != Fault::kAll) line += " on rank " + std::to_string(fault.spin_rank);
+  }
+  if (fault.rank != Fault::kNobody) {
+    const char* const stage = fault.stage == Stage::before ? "before"
+                              : fault.stage == Stage::half ? "half-way in"
+                                                           : "after";
+    line += std::string(fault.how == How::dies ? ", dies " : ", throws ") + stage + " its work, fault #" +
+            std::to_string(fault.number) + ", on " +
+            (fault.rank == Fault::kAll ? "all ranks" : "rank " + std::to_string(fault.rank));
+    call->fails_itself = call->is_doubtful = true;
+    if (fault.how == How::dies) {
+      call->dies = true;
+      expect_loss_of(fault.rank);
+    } else {
+      call->faults.insert(fault.number);
+      faults_in_flight_.insert(fault.number);
+    }
+  }
+  if (may_lose()) call->is_doubtful = true;
+  if (!line.empty()) say(line);
+  calls_.push_back(call);
+  return call;
+}
+
+std::shared_ptr<Call> Program::begin_transfer(const std::string& text, const std::vector<int>& ranks) {
+  auto call = begin_call(text, ranks);
+  call->is_master = true;
+  return call;
+}
+
+void Program::use(Call& call, Array& array) {
+  for (const auto& writer : array.writers) {
+    if (!array.is_value && !meet(writer->ranks, call.ranks)) continue;
+    call.depends_on.push_back(writer);
+    if (!writer->faults.empty() && call.fails_itself) optional_faults_.insert(call.faults.begin(), call.faults.end());
+    call.faults.insert(writer->faults.begin(), writer->faults.end());
+    call.is_doubtful = call.is_doubtful || writer->is_doubtful;
+  }
+  for (const int rank : call.ranks) {
+    const Copy& copy = array.copy(rank);
+    call.may_lack_values = call.may_lack_values || copy.may_have_no_values ||
+                           std::any_of(copy.states.begin(), copy.states.end(),
+                                       [](const State& state) { return state.may_vanish && state.is_doubtful(); });
+  }
+  if (array.is_value) {
+    for (const int rank : call.ranks) {
+      if (!array.holders.contains(rank)) call.sources.insert(array.holders.begin(), array.holders.end());
+    }
+  }
+  if (may_lose()) array.is_used_since_kill = true;
+}
+
+void Program::write(const std::shared_ptr<Call>& call, Array& array, int rank, State state) {
+  state.by = call;
+  array.copy(rank).add(std::move(state));
+}
+
+void Program::update(const std::shared_ptr<Call>& call, Array& array, int rank, Numbers numbers) {
+  if (!call->fails_itself) write(call, array, rank, {.numbers = std::move(numbers), .by = nullptr});
+}
+
+void Program::wrote(const std::shared_ptr<Call>& call, Array& array) {
+  array.writers.push_back(call);
+  if (!call->faults.empty()) may_be_undefined_.insert(array.name);
+}
+
+bool Program::attempt(Call& call, const std::function<void()>& statement) {
+  try {
+    statement();
+    return true;
+  } catch (const sr::Error& error) {
+    call.has_ended = call.has_failed = call.is_doubtful = true;
+    has_error_ = true;
+    explain(error, &call);
+    return false;
+  }
+}
+
+void Program::take(std::size_t index) {
+  const std::unique_ptr<Result> result = std::move(results[index]);
+  results.erase(results.begin() + static_cast<std::ptrdiff_t>(index));
+  Call& call = *result->call;
+  attempt(call, [&] {
+    result->take();
+    call.has_ended = true;
+  });
+}
+
+// ---- failures -----------------------------------------------------------------------------------------------------
+
+void Program::expect_loss_of(int rank) {
+  lost_rank_ = rank;
+  lost_pid_ = session_.worker_pids()[static_cast<std::size_t>(rank)];
+  has_told_loss_ = false;
+  for (const auto& call : calls_) {
+    if (!call->has_ended && call->may_be_lost_with(rank)) call->is_doubtful = true;
+  }
+  for (const auto& array : arrays) array->is_used_since_kill = !array->writers.empty() || !array->is_certain();
+}
+
+void Program::kill(int rank, int delay_us) {
+  expect_loss_of(rank);
+  killer_ = std::jthread([pid = lost_pid_, delay_us] {
+    std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+    ::kill(pid, SIGKILL);
+  });
+}
+
+void Program::wait_in(Call& call, int rank) {
+  call.faults = faults_in_flight_;
+  attempt(call, [&] {
+    if (rank < 0) session_.wait();
+    else session_.synchronize(session_.device(rank));
+  });
+  call.has_ended = true;
+}
+
+void Program::explain(const sr::Error& error, const Call* call) {
+  const sr::Failure& failure = error.failure();
+  const std::string text = error.what();
+  const std::string of = call == nullptr ? "" : "'" + call->text + "': ";
+  std::string line = "  error";
+  if (call != nullptr) line += " of '" + call->text + "'";
+  line += ": " + text;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  say(line);
+  undefined_.insert(failure.undefined.begin(), failure.undefined.end());
+  restored_.insert(failure.restored.begin(), failure.restored.end());
+  has_error_ = true;
+  if (const int fault = fault_in(text); fault >= 0) {
+    const bool is_expected = call == nullptr ? faults_in_flight_.contains(fault) : call->faults.contains(fault);
+    if (!is_expected) throw Difference(of + "does not depend on this fault: " + text);
+    if (error.kind() != sr::ErrorKind::function) throw Difference(of + "the error has another kind: " + text);
+    seen_faults_.insert(fault);
+    if (may_lose()) return;
+    for (const std::string& name : failure.undefined) {
+      if (!may_be_undefined_.contains(name))
+        throw Difference(of + "names '" + name + "', which no failed call writes: " + text);
+    }
+    return;
+  }
+  if (may_lose() && error.kind() == sr::ErrorKind::worker_lost) {
+    if (call != nullptr && !call->is_master && !call->may_be_lost_with(lost_rank_)) {
+      throw Difference(of + "does not depend on rank " + std::to_string(lost_rank_) + ": " + text);
+    }
+    if (failure.rank == lost_rank_ && failure.respawned_pid != 0) has_told_loss_ = true;
+    return;
+  }
+  // A call that was made after the loss requires values of the new worker, or those that a copy should have brought.
+  if (error.kind() == sr::ErrorKind::usage && call != nullptr && (may_lose() || call->may_lack_values)) return;
+  throw Difference(of + "unexpected error: " + text);
+}
+
+void Program::take_all() {
+  while (!results.empty()) take(results.size() - 1);
+}
+
+void Program::wait_for_all() {
+  for (std::size_t i = 0; i <= calls_.size() + 2; ++i) {
+    try {
+      return session_.wait();
+    } catch (const sr::Error& error) {
+      explain(error, nullptr);
+    }
+  }
+  throw Difference("wait() throws more failures than there were calls");
+}
+
+void Program::see_loss() {
+  if (killer_.joinable()) killer_.join();
+  for (int i = 0; i < 4; ++i) {
+    try {
+      static_cast<void>(ranks_of_rows_());
+      break;
+    } catch (const sr::Error& error) {
+      explain(error, nullptr);
+    }
+  }
+  const std::string rank = "rank " + std::to_string(lost_rank_);
+  if (session_.worker_pids()[static_cast<std::size_t>(lost_rank_)] == lost_pid_) {
+    throw Difference(rank + " was killed, and calls go on as if it had not");
+  }
+  ++counts_.kills;
+  if (!has_told_loss_) throw Difference("no error told that " + rank + " was replaced");
+}
+
+void Program::check_faults_were_seen() const {
+  if (may_lose()) return;
+  for (const int fault : faults_in_flight_) {
+    if (!seen_faults_.contains(fault) && !optional_faults_.contains(fault))
+      throw Difference("no error told of fault #" + std::to_string(fault));
+  }
+}
+
+void Program::settle() {
+  say("  all results are taken");
+  if (killer_.joinable()) killer_.join();
+  take_all();
+  wait_for_all();
+  if (may_lose()) see_loss();
+  check_faults_were_seen();
+  // Calls whose results were dropped.
+  for (const auto& call : calls_) {
+    if (call->has_ended) continue;
+    if (may_lose() && call->may_be_lost_with(lost_rank_)) continue;
+    call->has_ended = true;
+    call->has_failed = call->must_fail();
+  }
+  for (std::size_t i = 0; i < arrays.size();) {
+    Array& array = *arrays[i];
+    bool is_alive = true;
+    if (array.is_value) {
+      is_alive = check_value(array);
+    } else {
+      for (int rank = 0; rank < ranks(); ++rank) {
+        if (rank != lost_rank_) check_copy(array, rank);
+      }
+      if (may_lose()) check_new_worker(array);
+    }
+    if (is_alive) ++i;
+    else arrays.erase(arrays.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  end_failures();
+}
+
+void Program::end_failures() {
+  counts_.throws += static_cast<int>(faults_in_flight_.size());
+  for (const auto& array : arrays) array->writers.clear();
+  faults_in_flight_.clear();
+  seen_faults_.clear();
+  optional_faults_.clear();
+  may_be_undefined_.clear();
+  undefined_.clear();
+  restored_.clear();
+  calls_.clear();
+  lost_rank_ = -1;
+  has_error_ = false;
+}
+
+void Program::settle_if_needed() {
+  if (has_error_ || (may_lose() && session_.worker_pids()[static_cast<std::size_t>(lost_rank_)] != lost_pid_)) settle();
+}
+
+void Program::make_certain(Array& array) {
+  if (array.is_certain()) return;
+  if (!faults_in_flight_.empty() || may_lose()) return settle();
+  for (int rank = 0; rank < static_cast<int>(array.copies.size()); ++rank) check_copy(array, rank);
+}
+
+void Program::check_copy(Array& array, int rank) {
+  Copy& copy = array.copy(rank);
+  if (copy.is_certain()) {
+    if (copy.is_assigned) copy.set(Numbers(copy.newest()));
+    return;
+  }
+  const std::string what = "'" + array.name + "'" + (array.is_value ? "" : " on rank " + std::to_string(rank));
+  // The last state that it has had for certain.
+  std::size_t known = copy.states.size() - 1;
+  while (known > 0 && !copy.states[known].is_settled()) --known;
+  bool is_wild = copy.is_wild;
+  bool may_have_no_values = copy.may_have_no_values;
+  for (std::size_t state = known + 1; state < copy.states.size(); ++state) {
+    is_wild = is_wild || copy.states[state].is_wild;
+    may_have_no_values = may_have_no_values || copy.states[state].may_vanish;
+  }
+  Numbers got;
+  try {
+    if (may_have_no_values) array.read_on(rank);
+    got = array.fetch(rank);
+  } catch (const sr::Error& error) {
+    if (error.kind() != sr::ErrorKind::usage || !may_have_no_values) {
+      throw Difference(what + " cannot be read after a failure: " + error.what());
+    }
+    copy = Copy();
+    return;
+  }
+  const auto has_shape_of = [&](const Numbers& other) {
+    return got.rows == other.rows && got.columns == other.columns;
+  };
+  bool is_changed = !has_shape_of(copy.states[known].numbers);
+  for (std::size_t i = 0; i < got.size() && !is_wild; ++i) {
+    bool is_known = false;
+    for (std::size_t state = known; state < copy.states.size() && !is_known; ++state) {
+      const Numbers& numbers = copy.states[state].numbers;
+      is_known = has_shape_of(numbers) && is_close(got.values[i], numbers.values[i], numbers.slack);
+      if (is_known && state != known) is_changed = true;
+    }
+    if (is_known) continue;
+    throw Difference(what + ": element " + std::to_string(i) + " is " + std::to_string(got.values[i]) +
+                     " after a failure, which no call has written; before, it was " +
+                     (has_shape_of(copy.states[known].numbers) ? std::to_string(copy.states[known].numbers.values[i])
+                                                               : "in an array of another shape"));
+  }
+  if (is_changed && !is_wild) {
+    const bool is_failed = std::all_of(copy.states.begin() + static_cast<std::ptrdiff_t>(known) + 1, copy.states.end(),
+                                       [](const State& state) { return state.by->has_failed; });
+    if (is_failed && !undefined_.contains(array.name)) {
+      throw Difference(what + " was changed by a call that failed, and no error names it as undefined");
+    }
+  }
+  copy.set(std::move(got));
+}
+
+void Program::check_new_worker(Array& array) {
+  Copy& copy = array.copy(lost_rank_);
+  const std::string what = "'" + array.name + "' on the new worker of rank " + std::to_string(lost_rank_);
+  const bool had_values = copy.is_assigned;
+  const bool is_undefined = undefined_.contains(array.name);
+  const bool is_restored = restored_.contains(array.name);
+  bool has_values = true;
+  try {
+    array.read_on(lost_rank_);
+  } catch (const sr::Error& error) {
+    if (error.kind() != sr::ErrorKind::usage) throw Difference(what + ": expected a usage error: " + error.what());
+    has_values = false;
+  }
+  if (!has_values) {
+    if (!had_values) return;
+    if (array.is_replicated == true && ranks() > 1 && !array.is_used_since_kill)
+      throw Difference(what + " was not restored");
+    if (!is_undefined) throw Difference(what + " has no values, and no error names it as undefined");
+    copy = Copy();
+    return;
+  }
+  Numbers got = array.fetch(lost_rank_);
+  const int survivor = lost_rank_ == 0 ? 1 : 0;
+  // What it has in bits, which the oracle may know to rounding only.
+  const bool has_survivor = ranks() > 1 && array.copy(survivor).is_assigned;
+  const Numbers of_survivor = has_survivor ? array.fetch(survivor) : Numbers();
+  const auto is_same = [](const Numbers& a, const Numbers& b) {
+    for (std::size_t i = 0; i < a.size() && a.size() == b.size(); ++i) {
+      if (!is_close(a.values[i], b.values[i], 0)) return false;
+    }
+    return a.rows == b.rows && a.size() == b.size();
+  };
+  if (!array.is_used_since_kill) {
+    if (!had_values) throw Difference(what + " has values, although no rank had");
+    if (array.is_replicated == false) throw Difference(what + " has values, although those of the ranks differed");
+    if (ranks() == 1) throw Difference(what + " has values, although no other rank has any");
+    if (!is_same(got, of_survivor)) throw Difference(what + " is not a copy of the first survivor's");
+    bool differ = false;
+    for (int rank = survivor + 1; rank < ranks(); ++rank) {
+      if (rank != lost_rank_ && array.copy(rank).is_assigned) differ = differ || !is_same(got, array.fetch(rank));
+    }
+    if (differ && !is_undefined) throw Difference(what + " is not named, although the copies of the survivors differ");
+    if (!differ && is_undefined && array.is_replicated == true)
+      throw Difference(what + " is named as undefined, although it is not");
+    if (!differ && !is_restored && array.is_replicated == true) throw Difference(what + " is not named as restored");
+    return copy.set(std::move(got));
+  }
+  // A call has used it meanwhile. Then it may be what the survivor has, or what a call has written.
+  const bool is_copy = has_survivor && is_same(got, of_survivor);
+  const bool is_wild = copy.is_wild || std::any_of(copy.states.begin(), copy.states.end(),
+                                                   [](const State& state) { return state.is_wild; });
+  if (!is_copy && !is_wild) {
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const bool is_known = std::any_of(copy.states.begin(), copy.states.end(), [&](const State& state) {
+        return state.numbers.size() == got.size() &&
+               is_close(got.values[i], state.numbers.values[i], state.numbers.slack);
+      });
+      if (!is_known)
+        throw Difference(what + ": element " + std::to_string(i) + " is " + std::to_string(got.values[i]) +
+                         ", which no call has written");
+    }
+  }
+  copy.set(std::move(got));
+}
+
+bool Program::check_value(Array& array) {
+  Copy& copy = array.copies[0];
+  const std::string what = "'" + array.name + "'";
+  const bool was_made = array.made_by == nullptr || !array.made_by->has_failed;
+  const bool may_be_lost =
+      may_lose() && (array.is_used_since_kill || (!array.is_on_host && array.holders == std::set{lost_rank_}) ||
+                     (array.made_by != nullptr && !array.made_by->has_ended));
+  if (copy.is_certain() && was_made && !may_lose()) {
+    if (array.made_by != nullptr) array.made_by = nullptr;
+    return true;
+  }
+  try {
+    Numbers got = array.fetch(0);
+    if (!was_made) throw Difference(what + " has values, although the call that makes it has failed");
+    if (copy.is_certain()) compare(got, copy.newest(), what + " after a failure");
+    else check_copy(array, 0);
+    array.made_by = nullptr;
+    array.find_holders();
+    return true;
+  } catch (const sr::Error& error) {
+    const std::string text = error.what();
+    if (was_made && !may_be_lost) throw Difference(what + " cannot be read after a failure: " + text);
+    if (text.find(array.name) == std::string::npos && fault_in(text) < 0)
+      throw Difference(what + ": the error does not name it: " + text);
+    return false;
+  }
+}
+
+}  // namespace random_test
