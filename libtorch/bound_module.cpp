@@ -262,7 +262,7 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) con
   if (!device_.is_cpu() && check != FiniteCheck::gradients) return;  // the host does not wait for the value
   const auto value = loss.item<double>();
   if (!std::isfinite(value)) {
-    refuse("the loss is " + number_text(value) + " in training run " + std::to_string(steps_) +
+    refuse("the loss is " + syncrun::detail::number_text(value) + " in training run " + std::to_string(steps_) +
            " of this module, expected a finite number; " + first_not_finite(parameters_) +
            ". Try a smaller learning rate, or clip the gradient");
   }

@@ -2,8 +2,11 @@
 
 #include <sys/mman.h>
 
+<<<<<<< HEAD
 #include <algorithm>
 #include <array>
+=======
+>>>>>>> be076d77 (Keep memory that peers may still write after a loss)
 #include <cmath>
 #include <csignal>
 #include <numeric>

@@ -19,7 +19,7 @@ namespace lt = models::lt;
 constexpr std::int64_t kTokens = 1024;
 constexpr std::int64_t kWidth = 128;
 constexpr std::int64_t kHeads = 2;
-constexpr std::int64_t kRows = 4;
+constexpr std::int64_t kSampleRows = 4;
 
 enum class Algorithms : std::uint8_t { fastest, deterministic };
 
@@ -50,7 +50,7 @@ std::vector<float> normal_values(std::int64_t count) {
 /// How many of twelve equal trainings end with other parameters than the first.
 int different_trainings(Algorithms algorithms) {
   sr::Session session(on_one_gpu());
-  const auto x = session.data(normal_values(kRows * kTokens * kWidth), sr::Shape{kRows, kTokens, kWidth});
+  const auto x = session.data(normal_values(kSampleRows * kTokens * kWidth), sr::Shape{kSampleRows, kTokens, kWidth});
   std::vector<float> first;
   int different = 0;
   for (int training = 0; training <= 12; ++training) {

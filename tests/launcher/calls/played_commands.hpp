@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/arrays/extents.hpp"
@@ -123,8 +124,8 @@ class PlayedCommands final : public detail::SystemCommands {
 
 /// A fake pool with a heap, and the objects that run commands on it.
 struct PlayedSession {
-  explicit PlayedSession(const std::vector<detail::DeviceId>& all_devices)
-      : devices(all_devices),
+  explicit PlayedSession(const std::vector<detail::DeviceId>& all_devices, std::vector<detail::NodePlace> nodes = {})
+      : devices(all_devices, std::move(nodes)),
         pool(devices.world_size()),
         heap(pool.segment(), pool.control().header().heap_offset, pool.control().header().heap_bytes,
              detail::pages_of(devices.kinds())) {
