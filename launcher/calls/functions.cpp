@@ -165,9 +165,9 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
 }
 
 void construct_object(SystemCommands& commands, const ObjectRecord& object, const RankSet& ranks) {
-  commands.run_system(commands.settle(ranks), kConstruction, object.name, [&](CommandHead& command, InFlight& in_flight) {
-    fill_in_construction(commands, object, command, in_flight);
-  });
+  commands.run_system(
+      commands.settle(ranks), kConstruction, object.name,
+      [&](CommandHead& command, InFlight& in_flight) { fill_in_construction(commands, object, command, in_flight); });
 }
 
 ObjectRecord::~ObjectRecord() {

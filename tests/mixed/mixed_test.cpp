@@ -589,21 +589,5 @@ TEST(MixedSets, OfSomeGpusCommunicate) {
   session.close();
 }
 
-/// Real GPUs copy from each other. Fake ones stand for GPUs that cannot.
-TEST(MixedSets, OfTwoGpusGetTheValuesOfEachOther) {
-  if (gpus() < 2) GTEST_SKIP() << "2 GPUs wanted, " << gpus() << " present";
-  sr::Session session({.devices = "cuda0,cuda1", .timeout = std::chrono::seconds(60)});
-  const auto twice = session.function(twice_kept<sr::CpuWorker>, twice_kept<sr::CudaWorker>);
-  auto x = session.value(std::vector<float>{1, 2, 3}, sr::Shape{3}, session.device(0));
-  for (const int rank : {1, 0, 1}) x = twice.on(session.device(rank))(x);
-  EXPECT_EQ(x.get()[2], 24);
-  auto v = session.shared<float, 1>("v");
-  v.broadcast(std::vector<float>(3, 1));
-  v.set(0, std::vector<float>{5, 6, 7, 8});
-  v.copy(0, 1);
-  EXPECT_EQ(v.get(1)[3], 8);
-  session.close();
-}
-
 }  // namespace
 }  // namespace mixed_test

@@ -18,7 +18,8 @@ class CopiesOnNodes : public testing::Test {
  protected:
   static constexpr int kWorldSize = 4;
 
-  explicit CopiesOnNodes(const std::vector<DeviceId>& devices = {{}, {}, {}, {}}) : session(devices, {{0, 3, 0, 1}, {1, 3, 1, 2}, {2, 3, 3, 1}}) {
+  explicit CopiesOnNodes(const std::vector<DeviceId>& devices = {{}, {}, {}, {}})
+      : session(devices, {{0, 3, 0, 1}, {1, 3, 1, 2}, {2, 3, 3, 1}}) {
     session.commands.leaves_in_flight = true;
     session.commands.on_await = [this](std::uint64_t id) {
       if (session.calls.is_in_flight(id)) session.commands.finish(id);
