@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "common/os/control_group.hpp"
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 
@@ -36,29 +37,19 @@ std::int64_t read_field(const std::string& path, std::string_view name) {
   return -1;
 }
 
-/// The bytes left in this process's control group (cgroup v2; for v1, its memory group) or in one above it, whichever
-/// has the least left.
-std::int64_t left_in_control_group() {
-  std::ifstream membership("/proc/self/cgroup");
+std::optional<std::int64_t> limit_of(const std::string& folder, bool is_v2) {
+  return read_number(folder + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+}
+
+/// The bytes left in the control groups of this process, where the least is left.
+std::int64_t left_in_control_groups() {
   std::int64_t left = kUnlimited;
-  for (std::string line; std::getline(membership, line);) {
-    const auto second = line.find(':', line.find(':') + 1);
-    if (second == std::string::npos) continue;
-    const bool is_v2 = line.compare(0, 3, "0::") == 0;
-    if (!is_v2 && line.find(":memory:") == std::string::npos) continue;
-    const std::string root = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const char* limit_name = is_v2 ? "/memory.max" : "/memory.limit_in_bytes";
-    const char* usage_name = is_v2 ? "/memory.current" : "/memory.usage_in_bytes";
-    for (std::string group = line.substr(second + 1);; group.erase(group.rfind('/'))) {
-      const std::string folder = root + (group == "/" ? "" : group);
-      const auto limit = read_number(folder + limit_name);
-      const auto used = read_number(folder + usage_name);
-      if (limit && used) {
-        const std::int64_t cached = std::max<std::int64_t>(0, read_field(folder + "/memory.stat", "inactive_file "));
-        left = std::min(left, std::max<std::int64_t>(0, *limit - *used + cached));
-      }
-      if (group.find('/') == std::string::npos || group.empty()) break;
-    }
+  for (const auto& [folder, is_v2] : control_groups("memory")) {
+    const auto limit = limit_of(folder, is_v2);
+    const auto used = read_number(folder + (is_v2 ? "/memory.current" : "/memory.usage_in_bytes"));
+    if (!limit || !used) continue;
+    const std::int64_t cached = std::max<std::int64_t>(0, read_field(folder + "/memory.stat", "inactive_file "));
+    left = std::min(left, std::max<std::int64_t>(0, *limit - *used + cached));
   }
   return left;
 }
@@ -68,7 +59,7 @@ std::int64_t left_in_control_group() {
 std::int64_t available_memory_bytes() {
   const std::int64_t machine_kib = read_field("/proc/meminfo", "MemAvailable:");
   const std::int64_t machine = machine_kib < 0 ? kUnlimited : machine_kib * 1024;
-  return std::min(machine, left_in_control_group());
+  return std::min(machine, left_in_control_groups());
 }
 
 bool is_memory_checked() {

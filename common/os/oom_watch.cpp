@@ -2,21 +2,11 @@
 
 #include <fstream>
 
+#include "common/os/control_group.hpp"
+
 namespace syncrun::detail {
 
 namespace {
-
-/// The path of this process's group: "0::/path" (v2), or the line of v1's memory controller.
-std::optional<std::string> group_in(const std::string& membership, bool is_v2) {
-  std::ifstream file(membership);
-  for (std::string line; std::getline(file, line);) {
-    const auto second = line.find(':', line.find(':') + 1);
-    if (second == std::string::npos) continue;
-    const bool is_it = is_v2 ? line.starts_with("0::") : line.find(":memory:") != std::string::npos;
-    if (is_it) return line.substr(second + 1);
-  }
-  return std::nullopt;
-}
 
 std::optional<std::int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
@@ -30,22 +20,21 @@ bool is_readable(const std::string& path) { return std::ifstream(path).good(); }
 }  // namespace
 
 OomWatch::OomWatch(const Places& places) {
-  for (const bool is_v2 : {true, false}) {
-    const auto group = group_in(places.membership, is_v2);
-    if (!group) continue;
-    const std::string root = places.groups + (is_v2 ? "" : "/memory");
-    // In a container, the group of this process may be mounted as the root of the hierarchy.
-    for (const std::string& folder : {root + (*group == "/" ? "" : *group), root}) {
-      const std::string counter = folder + (is_v2 ? "/memory.events" : "/memory.oom_control");
-      if (!is_readable(counter)) continue;
-      counter_ = counter;
-      limit_ = folder + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
-      usage_ = folder + (is_v2 ? "/memory.current" : "/memory.usage_in_bytes");
-      before_ = kills().value_or(0);
-      return;
-    }
+  // Without a limit, version 1 shows a number that is larger than any machine's memory.
+  constexpr std::int64_t kNoLimit = std::int64_t{1} << 60U;
+  std::int64_t least = kNoLimit;
+  for (const auto& [folder, is_v2] : control_groups("memory", {places.membership, places.groups})) {
+    const std::string counter = folder + (is_v2 ? "/memory.events" : "/memory.oom_control");
+    // The group of the process counts its kills, also those for lack of memory in a group that contains it.
+    if (counter_.empty() && is_readable(counter)) counter_ = counter;
+    const std::string limit = folder + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
+    const std::int64_t bytes = number_in(limit).value_or(kNoLimit);
+    if (counter_.empty() || bytes >= least) continue;
+    least = bytes;
+    limit_ = limit;
+    usage_ = folder + (is_v2 ? "/memory.current" : "/memory.usage_in_bytes");
   }
-  counter_ = places.machine;
+  if (counter_.empty()) counter_ = places.machine;
   before_ = kills().value_or(0);
 }
 

@@ -30,7 +30,7 @@ class OomWatch {
   std::optional<std::int64_t> kills() const;
 
   std::string counter_;  // the file that contains the count
-  std::string limit_;    // the files of the group's limit and usage; empty if the count is that of the machine
+  std::string limit_;  // the files of the limit and usage of the group with the least limit; empty if there is no limit
   std::string usage_;
   std::int64_t before_ = 0;
 };

@@ -5,8 +5,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <ctime>
+
+#include "common/os/control_group.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -28,9 +31,10 @@ void Doorbell::sleep(std::uint32_t seen, std::chrono::nanoseconds limit) noexcep
 }
 
 int usable_cores() noexcept {
+  static const int granted = cores_granted();
   cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
-  return machine_cores();
+  const bool is_known = ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0;
+  return std::min(granted, is_known ? CPU_COUNT(&allowed) : machine_cores());
 }
 
 int machine_cores() noexcept { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }

@@ -130,7 +130,8 @@ struct WaitPolicy {
   }
 };
 
-/// The number of cores that this process may use.
+/// The number of cores that this process may use: those that it is bound to, or fewer if the control group has a quota of
+/// CPU time.
 int usable_cores() noexcept;
 /// The number of cores of this machine that are switched on.
 int machine_cores() noexcept;

@@ -96,6 +96,24 @@ TEST_P(Limits, OfAControlGroupIsMetBeforeTheKernelKillsAndTheSessionGoesOn) {
                            ".*\n157286400\n"));
 }
 
+/// Replaces the files of the control group. The group may then use one core.
+void enter_a_group_with_a_quota() {
+  mount_over("/sys/fs/cgroup");
+  write_text("/sys/fs/cgroup/cpu.max", "100000 100000\n");
+}
+
+TEST_P(Limits, OfProcessorTimeDecideHowManyWorkersThereAre) {
+  if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over /sys/fs/cgroup";
+  if (!is_in_a_group_of_version_2()) GTEST_SKIP() << "this machine has no control groups of version 2";
+  OddRun run = run_after(
+      [] {
+        ::setenv("SYNCRUN_NPROC_PER_NODE", "cpu", 1);
+        enter_a_group_with_a_quota();
+      },
+      GetParam(), {"add"});
+  expect_works(run, "1 workers add up 1048576\n");
+}
+
 TEST_P(Limits, OfAddressesLeavesLessToReserve) {
   if (kIsSanitized) GTEST_SKIP() << kTooLarge;
   OddRun run = run_within(RLIMIT_AS, 3000 * kMiB, {"want", "256", "3000", "1"});

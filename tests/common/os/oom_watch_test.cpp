@@ -62,6 +62,27 @@ TEST_F(OomWatchTest, LooksWhereAContainerHasItsOwnGroup) {
   EXPECT_EQ(oom.describe_kill(), ", probably by the out-of-memory killer: the control group's limit is 5000 bytes");
 }
 
+TEST_F(OomWatchTest, NamesTheLimitOfTheGroupThatHasOne) {
+  put("membership", "0::/pod/container\n");
+  put("groups/pod/memory.max", "7000\n");
+  put("groups/pod/memory.current", "6999\n");
+  put("groups/pod/container/memory.events", "oom_kill 0\n");
+  put("groups/pod/container/memory.max", "max\n");
+  const OomWatch oom = watch();
+  put("groups/pod/container/memory.events", "oom_kill 1\n");
+  EXPECT_EQ(oom.describe_kill(),
+            ", probably by the out-of-memory killer: the control group's limit is 7000 bytes, and 6999 are in use now");
+}
+
+TEST_F(OomWatchTest, KnowsTheNumberThatIsNoLimitInVersion1) {
+  put("membership", "4:memory:/job\n");
+  put("groups/memory/job/memory.oom_control", "oom_kill 0\n");
+  put("groups/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+  const OomWatch oom = watch();
+  put("groups/memory/job/memory.oom_control", "oom_kill 1\n");
+  EXPECT_EQ(oom.describe_kill(), ", probably by the out-of-memory killer: the machine's memory was used up");
+}
+
 TEST_F(OomWatchTest, OfAGroupWithoutALimitIsTheMachines) {
   put("membership", "0::/job\n");
   put("groups/job/memory.events", "oom_kill 0\n");
