@@ -22,7 +22,7 @@ struct SpawnRequest {
   std::vector<int> inherited;      ///< Descriptors that the child keeps, under the same numbers.
   int standard_output = -1;        ///< The descriptor that becomes the child's standard output. -1: the same as here.
   int standard_error = -1;
-  bool reads_input = true;   ///< Without it, the child finds nothing on its standard input.
+  bool reads_input = false;  ///< Without it, the child reads /dev/null as its standard input.
   bool leads_group = false;  ///< The child leads a process group of its own.
   /// The effect on the child of writing to a closed pipe.
   enum class BrokenPipe : std::uint8_t { ends_it, is_ignored };

@@ -175,6 +175,20 @@ void follow_locale(sr::Session& session) {
   std::printf("%.1f %lld\n", 0.5, static_cast<long long>(f(data).value()));
 }
 
+Count count_input() {
+  std::array<char, 64> bytes{};
+  return std::max<Count>(::read(STDIN_FILENO, bytes.data(), bytes.size()), 0);
+}
+
+/// read-input: prints how many bytes the workers and a task read from their standard input.
+void read_input(sr::Session& session, int, char**) {
+  const auto f = session.function(
+      +[]() -> sr::Sum<Count> { return count_input(); }, "read");
+  const auto workers = f().value();
+  auto task = sr::task(+[] { return count_input(); }, {.name = "reader"});
+  std::printf("%lld and %lld bytes\n", static_cast<long long>(workers), static_cast<long long>(task.get()));
+}
+
 /// privileged: prints whether the program has more privileges than the user who started it.
 int say_privileged() {
   std::puts(::getauxval(AT_SECURE) != 0 ? "yes" : "no");
@@ -207,6 +221,7 @@ int main(int argc, char** argv) {
   if (name == "want-results") return sr::run(argc, argv, want_results);
   if (name == "inherit") return sr::run(argc, argv, inherit);
   if (name == "streams") return sr::run(argc, argv, streams);
+  if (name == "read-input") return sr::run(argc, argv, read_input);
   if (name == "late") return late(argc, argv);
   if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
   if (name == "locale") return sr::run(argc, argv, follow_locale);

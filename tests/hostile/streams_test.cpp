@@ -121,6 +121,16 @@ TEST_P(Streams, WithoutAReaderDoNotHoldUpWhoIgnoresSigpipe) {
   EXPECT_THAT(run.errors(), HasSubstr("[rank 0] an error line from rank 0\n"));
 }
 
+/// A process in the background that reads the terminal is stopped. Workers and tasks lead groups of their own, so they are
+/// always in the background.
+TEST_P(Streams, OfWorkersAndTasksAreNoTerminal) {
+  Start start;
+  start.on_terminal = true;
+  OddRun run(GetParam(), {"read-input"}, start);
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_EQ(run.output(), "0 and 0 bytes\n");
+}
+
 TEST(SigpipeOfAnotherPipe, IsNamed) {
   Start start;
   start.in_child = [] { ::signal(SIGPIPE, SIG_DFL); };
