@@ -62,6 +62,14 @@ std::int64_t available_memory_bytes() {
   return std::min(machine, left_in_control_groups());
 }
 
+std::int64_t granted_memory_bytes() {
+  const std::int64_t machine_kib = read_field("/proc/meminfo", "MemTotal:");
+  std::int64_t granted = machine_kib < 0 ? kUnlimited : machine_kib * 1024;
+  for (const auto& [folder, is_v2] : control_groups("memory"))
+    granted = std::min(granted, limit_of(folder, is_v2).value_or(kUnlimited));
+  return granted;
+}
+
 bool is_memory_checked() {
   const char* text = environment::get(environment::kMemoryCheck);
   const std::string_view check = text == nullptr ? "on" : text;

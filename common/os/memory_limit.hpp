@@ -13,6 +13,10 @@ namespace syncrun::detail {
 /// groups. INT64_MAX if neither can be read.
 std::int64_t available_memory_bytes();
 
+/// The bytes that all processes of the machine, or of the smallest control group of this one, may use together. INT64_MAX
+/// if that cannot be read.
+std::int64_t granted_memory_bytes();
+
 /// False with SYNCRUN_MEMORY_CHECK=off. True with "on", and if the variable is unset or empty. Throws Error (usage) for
 /// any other value.
 bool is_memory_checked();

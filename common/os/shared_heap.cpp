@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "common/os/heap_log.hpp"
 #include "common/os/memory_limit.hpp"
@@ -25,6 +26,8 @@ constexpr std::size_t kPagedFrom = std::size_t{64} << 10U;
 constexpr std::size_t kReserveStep = std::size_t{256} << 20U;
 // The heap does not check the memory limit for smaller requests: reading the limit costs more than the request itself.
 constexpr std::size_t kCheckedFrom = std::size_t{8} << 20U;
+
+constexpr std::size_t kGrowthStep = std::size_t{8} << 20U;
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20U;
 
@@ -77,6 +80,8 @@ std::uint64_t SharedHeap::allocate(std::size_t bytes, Contents contents, std::st
       return allocate(bytes, contents, what);  // ends after one round, since no dirty extents are left
     }
   }
+  if (used_bytes_ + size >= next_growth_bytes_) [[unlikely]]
+    report_growth(used_bytes_ + size);
   free_.erase(best);
   if (offset != start) insert_free(start, {offset - start, extent.dirty});
   if (offset + size != end) insert_free(offset + size, {end - offset - size, extent.dirty});
@@ -88,6 +93,16 @@ std::uint64_t SharedHeap::allocate(std::size_t bytes, Contents contents, std::st
     log_->add({HeapChange::Kind::written, offset, bytes});
   }
   return offset;
+}
+
+void SharedHeap::watch_growth(Growth growth) {
+  growth_ = std::move(growth);
+  next_growth_bytes_ = kGrowthStep;
+}
+
+void SharedHeap::report_growth(std::size_t used_bytes) {
+  next_growth_bytes_ = used_bytes + kGrowthStep;
+  growth_(used_bytes);
 }
 
 void SharedHeap::send_by_rows(std::uint64_t offset) {

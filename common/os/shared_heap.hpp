@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <map>
 #include <string_view>
 
@@ -66,6 +68,11 @@ class SharedHeap {
   /// The owner has changed these bytes of an extent after a command was published that may refer to them.
   void note_written(std::uint64_t offset, std::size_t bytes);
 
+  /// Called with the bytes in use each time that they have grown by another 8 MiB or more, before the new memory is
+  /// written.
+  using Growth = std::function<void(std::size_t used_bytes)>;
+  void watch_growth(Growth growth);
+
   std::size_t used_bytes() const noexcept { return used_bytes_; }
   std::size_t size_of(std::uint64_t offset) const { return used_.at(offset).bytes; }
 
@@ -82,6 +89,7 @@ class SharedHeap {
   void note_freed(std::uint64_t offset, std::size_t bytes) noexcept;
   void ask_for_huge_pages(std::uint64_t offset, std::size_t bytes) noexcept;
   void reserve(std::uint64_t offset, std::size_t bytes, std::string_view what);
+  void report_growth(std::size_t used_bytes);
 
   const Segment* segment_ = nullptr;
   HeapLog* log_ = nullptr;  // null unless the session has several nodes
@@ -91,6 +99,8 @@ class SharedHeap {
   std::map<std::uint64_t, Used> used_;
   std::size_t used_bytes_ = 0;
   bool keeps_freed_ = false;
+  Growth growth_;
+  std::size_t next_growth_bytes_ = std::numeric_limits<std::size_t>::max();
 };
 
 }  // namespace syncrun::detail

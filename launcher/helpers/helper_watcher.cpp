@@ -51,7 +51,7 @@ SpawnRequest HelperWatcher::request_for(int child, const Ends& ends) const {
   request.standard_output = ends.output;
   request.standard_error = ends.error;
   request.leads_group = true;
-  request.dies_first = true;
+  request.dies_earlier_by = kDiesEarlierBy;
   return request;
 }
 

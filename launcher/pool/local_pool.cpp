@@ -1,10 +1,12 @@
 #include "launcher/pool/local_pool.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "common/code/image.hpp"
 #include "common/os/life.hpp"
+#include "common/os/memory_limit.hpp"
 #include "common/protocol/environment.hpp"
 #include "common/protocol/function_entry.hpp"
 #include "common/text/errors.hpp"
@@ -84,6 +86,17 @@ void LocalPool::prepare_control(std::size_t control_bytes) {
 void LocalPool::start() {
   nursery_ = std::make_unique<Nursery>(*workers_, settings_.grace, supervisor_link());
   nursery_->spawn_all(settings_.start_timeout, kStartLimit);
+}
+
+void LocalPool::note_shared_memory(std::size_t used_bytes) {
+  constexpr int kWhole = 1000;
+  constexpr int kStep = 10;  // so that a large array is not announced again and again while it grows
+  static const auto granted_bytes = static_cast<double>(granted_memory_bytes());
+  const double part = static_cast<double>(used_bytes) / granted_bytes;
+  const int thousandths = std::min(kWhole, kDiesEarlierBy + static_cast<int>(std::ceil(part * kWhole)));
+  if (thousandths < workers_->dies_earlier_by() + kStep) return;
+  workers_->set_dies_earlier_by(thousandths);
+  if (nursery_) nursery_->set_oom_score(oom_score_after(thousandths));
 }
 
 void LocalPool::stop() noexcept {

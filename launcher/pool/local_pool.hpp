@@ -30,6 +30,8 @@ class LocalPool : public WorkerPool {
   void kill_all() noexcept override { nursery_->kill_all(); }
   void end() noexcept override;
 
+  void note_shared_memory(std::size_t used_bytes) override;
+
   int pid(int rank) const noexcept override { return nursery_->pid(place_.local_rank(rank)); }
   ChildEnd await_end(int rank) override;
   std::optional<int> end_status(int rank) override {

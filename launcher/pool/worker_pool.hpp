@@ -65,6 +65,10 @@ class WorkerPool {
   /// Ends the workers that are left. Afterwards, only end() itself may still be called for their processes.
   virtual void end() noexcept = 0;
 
+  /// The master uses this much shared memory, or is about to. If memory runs out, the kernel must kill a worker before the
+  /// master, although this memory counts as the master's. Otherwise nobody could say what has happened.
+  virtual void note_shared_memory(std::size_t /*used_bytes*/) {}
+
   virtual int pid(int rank) const noexcept = 0;
   /// Returns how a worker ended that is known to be dead or about to die. Waits until this is known, for a limited time
   /// (see await_child_end).

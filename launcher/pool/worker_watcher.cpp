@@ -51,7 +51,7 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
   request.standard_output = ends.output;
   request.standard_error = ends.error;
   request.leads_group = true;
-  request.dies_first = true;
+  request.dies_earlier_by = dies_earlier_by();
   // On several nodes, the master and the agents carry what ranks exchange. If they have no core of their own, a worker that
   // wakes could take the core of a carrier that still serves others.
   request.waits_for_turn = place().nodes > 1 && !control_.header().spins;

@@ -2,6 +2,7 @@
 
 // Tells a nursery how to start the workers of a session, and notes their deaths.
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ class WorkerWatcher final : public ChildWatcher {
   void on_loss(int local_rank) noexcept override { note_loss(control_, place().rank(local_rank)); }
   pthread_mutex_t* life_of(int local_rank) noexcept override { return &slot(local_rank).life; }
 
+  /// SpawnRequest::dies_earlier_by of the workers that are started from now on. Any thread may call both.
+  int dies_earlier_by() const noexcept { return dies_earlier_by_.load(); }
+  void set_dies_earlier_by(int thousandths) noexcept { dies_earlier_by_.store(thousandths); }
+
   /// The lost workers have been reaped. Removes the notes of losses from the control block, except those of other
   /// workers that were lost since. In a session on several nodes, the workers may be on any of them.
   void forget_losses(const std::vector<Successor>& successors) noexcept;
@@ -46,6 +51,7 @@ class WorkerWatcher final : public ChildWatcher {
   const Settings& settings_;
   const Segment& segment_;
   ControlBlock control_;
+  std::atomic<int> dies_earlier_by_{kDiesEarlierBy};
 };
 
 }  // namespace syncrun::detail

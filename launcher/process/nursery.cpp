@@ -1,5 +1,6 @@
 #include "launcher/process/nursery.hpp"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -394,6 +395,16 @@ void Nursery::kill_all() noexcept {
 void Nursery::kill(int child) noexcept {
   const std::lock_guard lock(mutex_);
   kill_group(children_[static_cast<std::size_t>(child)]);
+}
+
+void Nursery::set_oom_score(const std::string& score) {
+  const std::lock_guard lock(mutex_);
+  for (const Child& child : children_) {
+    if (child.pid < 0 || child.wait_status) continue;
+    const std::string path = "/proc/" + std::to_string(child.pid) + "/oom_score_adj";
+    const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    [[maybe_unused]] const auto written = ::write(file.get(), score.data(), score.size());
+  }
 }
 
 /// Needs the lock, so that the pid still belongs to the child.

@@ -73,6 +73,8 @@ class Nursery {
   /// Sends SIGKILL to the process groups of all children that are left, or of one child.
   void kill_all() noexcept;
   void kill(int child) noexcept;
+  /// Sets the oom_score_adj of all children that are left (see oom_score_after). A refusal is ignored.
+  void set_oom_score(const std::string& score);
 
   /// How long this process has not been stopped since the thread of the nursery began (see AwakeTime).
   Clock::duration awake_time(Clock::time_point now) noexcept { return awake_.until(now); }

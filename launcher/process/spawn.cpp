@@ -50,16 +50,6 @@ Strings child_environment(const SpawnRequest& request) {
   return variables;
 }
 
-/// The oom_score_adj of a child that the kernel is to kill before this process. A unit counts as much as a thousandth of
-/// the memory of the machine or of the control group. Empty if this process's own number is not known.
-std::string oom_score_of_child() {
-  constexpr int kMore = 100;
-  constexpr int kMost = 1000;
-  int own = 0;
-  if (!(std::ifstream(kOomScore) >> own)) return {};
-  return std::to_string(std::min(own + kMore, kMost));
-}
-
 /// Pointers in the form that exec requires: to mutable characters, which exec does not change.
 std::vector<char*> pointers_to(const Strings& strings) {
   std::vector<char*> pointers;
@@ -98,7 +88,7 @@ std::string_view call_of(Step step) {
 struct InChild : process::extend::handler {
   InChild(const SpawnRequest& wanted, const Strings& environment)
       : request(&wanted), parent(::getpid()), argv(pointers_to(wanted.arguments)), variables(pointers_to(environment)) {
-    if (request->dies_first) oom_score = oom_score_of_child();
+    if (request->dies_earlier_by != 0) oom_score = oom_score_after(request->dies_earlier_by);
     CPU_ZERO(&cores);
     for (const int core : request->cores) CPU_SET(core, &cores);
   }
@@ -174,6 +164,13 @@ struct InChild : process::extend::handler {
 };
 
 }  // namespace
+
+std::string oom_score_after(int thousandths) {
+  constexpr int kMost = 1000;
+  int own = 0;
+  if (!(std::ifstream(kOomScore) >> own)) return {};
+  return std::to_string(std::min(own + thousandths, kMost));
+}
 
 SpawnedProcess spawn(const SpawnRequest& request) {
   const Strings variables = child_environment(request);

@@ -13,6 +13,9 @@
 
 namespace syncrun::detail {
 
+/// SpawnRequest::dies_earlier_by of a child that has much less memory than its parent.
+inline constexpr int kDiesEarlierBy = 100;
+
 struct SpawnRequest {
   std::string program;                 ///< Path of the image to exec. "/proc/self/exe" is the image of this process.
   std::vector<std::string> arguments;  ///< argv, with the name first.
@@ -27,8 +30,10 @@ struct SpawnRequest {
   /// The effect on the child of writing to a closed pipe.
   enum class BrokenPipe : std::uint8_t { ends_it, is_ignored };
   BrokenPipe broken_pipe = BrokenPipe::ends_it;
-  /// If memory runs out, the kernel kills the child before this process, unless the child has much less memory.
-  bool dies_first = false;
+  /// If memory runs out, the kernel kills the child before this process, unless the child has much less memory: in the
+  /// kernel's comparison, the child counts as if it had this many thousandths of the memory of the machine or control
+  /// group more. 0: both are equal.
+  int dies_earlier_by = 0;
   /// When the child wakes, it does not take the core of another process, but waits for its turn (SCHED_BATCH).
   bool waits_for_turn = false;
   std::vector<int> cores;  ///< Cores that the child is bound to before exec. Empty: the same as here.
@@ -43,6 +48,10 @@ struct SpawnedProcess {
 /// Starts a process. The kernel kills it when the calling *thread* ends (PR_SET_PDEATHSIG). So call this from a thread
 /// that lives as long as the child may. Throws Error (system) if fork or exec fails. The message names the program.
 SpawnedProcess spawn(const SpawnRequest& request);
+
+/// The oom_score_adj of a process that the kernel kills earlier than this one, as SpawnRequest::dies_earlier_by says.
+/// Empty if the number of this process is not known.
+std::string oom_score_after(int thousandths);
 
 /// The wait status of a process that was reaped elsewhere, because the program ignores SIGCHLD or waits for any child.
 inline constexpr int kUnknownStatus = -1;

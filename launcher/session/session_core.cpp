@@ -26,6 +26,7 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
   recovery_.emplace(*pool_, calls_, *report_, recovery_steps(), settings_.max_respawns);
   heap_ = SharedHeap(segment(), header.heap_offset, header.heap_bytes, pages_of(devices_.kinds()));
   profiler_ = begin_profile(settings_, header, memory());  // each node has timelines of its own
+  heap_.watch_growth([this](std::size_t used_bytes) { pool_->note_shared_memory(used_bytes); });
   if (RemoteNodes* const nodes = pool_->other_nodes()) heap_.note_changes(nodes->changes());
   commands_.emplace(CommandRunner::Parts{.pool = *pool_,
                                          .calls = calls_,

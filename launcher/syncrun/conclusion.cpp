@@ -57,7 +57,7 @@ std::string ended_message(const JobEnd& end) {
            ") without starting Syncrun: is it a Syncrun program? Its main must call syncrun::run or "
            "syncrun::serve_if_worker";
   }
-  return WIFSIGNALED(*end.wait_status) ? master + " was " + status : "the program " + status;
+  return WIFSIGNALED(*end.wait_status) ? master + " was " + status + end.kill_hint : "the program " + status;
 }
 
 }  // namespace

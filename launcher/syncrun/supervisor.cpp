@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -184,6 +185,7 @@ void Supervisor::start_master(int restart) {
   request.inherited = {theirs.get()};
   request.broken_pipe = broken_pipe_;
   request.reads_input = job_.node == 0;
+  oom_watch_.emplace();
   master_ = spawn_master(request);
   end_.master = master_.pid;
   started_ = ran_at_ = Clock::now();
@@ -260,6 +262,15 @@ void Supervisor::handle(const SupervisorMessage& message) {
   logger_->warn("unknown message of kind " + std::to_string(static_cast<int>(message.kind)) + " from the master");
 }
 
+/// Why the master may have ended as it did, before it could say so itself.
+void Supervisor::look_for_reasons() {
+  const int status = *end_.wait_status;
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && stage_ == Stage::running)
+    end_.kill_hint = oom_watch_->describe_kill();
+  if (end_.said_hello) return;
+  end_.is_privileged = raises_privileges(job_.program);
+}
+
 void Supervisor::collect_ended() {
   if (master_is_alive()) {
     end_.wait_status = collect(master_.pid);
@@ -267,7 +278,7 @@ void Supervisor::collect_ended() {
       logger_->debug("the master " + describe_status(*end_.wait_status));
       master_.pidfd.reset();
       read_messages();  // all messages that it has sent have arrived
-      end_.is_privileged = !end_.said_hello && raises_privileges(job_.program);
+      look_for_reasons();
       descendants_.reap(-1);
       end_.went_on = stage_ == Stage::running && *end_.wait_status == 0 && goes_on();
     }

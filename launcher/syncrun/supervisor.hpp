@@ -7,11 +7,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "common/os/file_descriptor.hpp"
+#include "common/os/oom_watch.hpp"
 #include "common/os/wait.hpp"
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/log.hpp"
@@ -72,6 +74,7 @@ class Supervisor {
   void advance();
 
   void handle(const SupervisorMessage& message);
+  void look_for_reasons();
   /// Who sent a signal.
   enum class SignalFrom : std::uint8_t { terminal, process };
   void handle_signal(int signal, SignalFrom from);
@@ -98,6 +101,7 @@ class Supervisor {
   FileDescriptor events_;
   SpawnRequest::BrokenPipe broken_pipe_ = SpawnRequest::BrokenPipe::ends_it;
   SpawnedProcess master_;
+  std::optional<OomWatch> oom_watch_;  // created before the master
   Stage stage_ = Stage::running;
   Clock::time_point started_{};
   Clock::time_point deadline_{};  // of `terminating`, `killing` and `pausing`

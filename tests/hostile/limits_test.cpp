@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <fstream>
 
+#include "common/os/control_group.hpp"
 #include "tests/hostile/surroundings.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -94,6 +98,57 @@ TEST_P(Limits, OfAControlGroupIsMetBeforeTheKernelKillsAndTheSessionGoesOn) {
               MatchesRegex("157286400\nsystem: a Data of shape \\[262144000\\] requires 262144000 bytes of shared "
                            "memory; 209715200 bytes are available on this machine or in this control group "
                            ".*\n157286400\n"));
+}
+
+/// A control group within that of the test. Gone with the object, when its processes have ended.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(rlim_t bytes) {
+    for (const auto& [folder, is_v2] : detail::control_groups("memory")) {
+      folder_ = folder + "/syncrun-test-" + std::to_string(::getpid());
+      if (::mkdir(folder_.c_str(), 0755) != 0) continue;
+      const std::string limit = folder_ + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
+      // The kernel makes the files of a group. Without one, this is an ordinary folder.
+      exists_ = ::access(limit.c_str(), W_OK) == 0 && static_cast<bool>(std::ofstream(limit) << bytes << std::flush);
+      if (exists_) return;
+      ::rmdir(folder_.c_str());
+    }
+  }
+  ~MemoryGroup() { ::rmdir(folder_.c_str()); }
+  MemoryGroup(const MemoryGroup&) = delete;
+  MemoryGroup& operator=(const MemoryGroup&) = delete;
+
+  bool exists() const noexcept { return exists_; }
+  /// For children.
+  void enter() const { require(static_cast<bool>(std::ofstream(folder_ + "/cgroup.procs") << 0 << std::flush)); }
+
+ private:
+  std::string folder_;
+  bool exists_ = false;
+};
+
+TEST_P(Limits, OfAControlGroupKillAWorkerAlthoughTheMasterHasFilledIt) {
+  if (kIsSanitized) GTEST_SKIP() << kTooLarge;
+  const MemoryGroup group(400 * kMiB);
+  if (!group.exists()) GTEST_SKIP() << "this machine lets nobody make a control group";
+  OddRun run = run_after([&] { group.enter(); }, GetParam(), {"fill", "300", "150"});
+  EXPECT_EQ(run.exit_code(), 1) << run.errors();
+  EXPECT_THAT(
+      run.last_error_line(),
+      HasSubstr("was lost in call 'fill' (phase function): killed by SIGKILL (Killed), probably by the out-of-memory "
+                "killer: the control group's limit is 419430400 bytes"));
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+TEST(MasterWithoutMemory, IsSaidToHaveNone) {
+  if (kIsSanitized) GTEST_SKIP() << kTooLarge;
+  const MemoryGroup group(400 * kMiB);
+  if (!group.exists()) GTEST_SKIP() << "this machine lets nobody make a control group";
+  OddRun run = run_after([&] { group.enter(); }, Front::syncrun, {"fill", "1", "600", "the master"});
+  EXPECT_EQ(run.exit_code(), 128 + SIGKILL) << run.errors();
+  EXPECT_THAT(run.last_error_line(),
+              MatchesRegex("syncrun: the master \\(pid [0-9]+\\) was killed by SIGKILL \\(Killed\\), probably by the "
+                           "out-of-memory killer: the control group's limit is 419430400 bytes.*"));
 }
 
 /// Replaces the files of the control group. The group may then use one core.

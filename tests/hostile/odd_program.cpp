@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <syncrun/syncrun.hpp>
+#include <vector>
 
 namespace {
 
@@ -189,6 +190,25 @@ void read_input(sr::Session& session, int, char**) {
   std::printf("%lld and %lld bytes\n", static_cast<long long>(workers), static_cast<long long>(task.get()));
 }
 
+Count fill_privately(Count mib) {
+  const std::vector<char> bytes(static_cast<std::size_t>(mib * kMiB), 'x');
+  return bytes[static_cast<std::size_t>(std::rand()) % bytes.size()];
+}
+
+/// fill SHARED PRIVATE [who]: fills this many MiB of shared memory in the master, then of private memory in rank 1, or in
+/// the master.
+void fill(sr::Session& session, int argc, char** argv) {
+  auto data = session.data<std::int8_t, 1>({number_of(argc, argv, 2, 0) * kMiB});
+  data.fill(1);
+  const Count mib = number_of(argc, argv, 3, 0);
+  if (argc > 4) fill_privately(mib);
+  session.function(
+      +[](sr::CpuWorker& worker, Count wanted) {
+        if (worker.rank() == 1) fill_privately(wanted);
+      },
+      "fill")(mib);
+}
+
 /// privileged: prints whether the program has more privileges than the user who started it.
 int say_privileged() {
   std::puts(::getauxval(AT_SECURE) != 0 ? "yes" : "no");
@@ -222,6 +242,7 @@ int main(int argc, char** argv) {
   if (name == "inherit") return sr::run(argc, argv, inherit);
   if (name == "streams") return sr::run(argc, argv, streams);
   if (name == "read-input") return sr::run(argc, argv, read_input);
+  if (name == "fill") return sr::run(argc, argv, fill);
   if (name == "late") return late(argc, argv);
   if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
   if (name == "locale") return sr::run(argc, argv, follow_locale);

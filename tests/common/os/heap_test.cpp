@@ -105,6 +105,16 @@ TEST_F(Heap, KeepsHugePagesWhereTheSystemAllowsThem) {
   EXPECT_LT(resident_bytes(), 36 * kMegabyte) << "none beyond what was asked for";
 }
 
+TEST_F(Heap, TellsOfItsGrowthOncePerEightMegabytesAndNotAgainAfterAFree) {
+  std::vector<std::size_t> seen;
+  heap.watch_growth([&](std::size_t used_bytes) { seen.push_back(used_bytes); });
+  static_cast<void>(heap.allocate(7 * kMegabyte, Contents::any, "a"));
+  EXPECT_TRUE(seen.empty());
+  static_cast<void>(heap.allocate(2 * kMegabyte, Contents::any, "b"));
+  for (int round = 0; round < 3; ++round) heap.free(heap.allocate(20 * kMegabyte, Contents::any, "c"), Giveback::now);
+  EXPECT_EQ(seen, (std::vector{9 * kMegabyte, 29 * kMegabyte}));
+}
+
 TEST_F(Heap, ReusesWhatWasFreed) {
   for (int i = 0; i < 1000; ++i) {
     const auto offset = heap.allocate(kMegabyte, Contents::any, "a test");

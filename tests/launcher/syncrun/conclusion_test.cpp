@@ -87,6 +87,13 @@ TEST(Conclusion, DoubtsAProgramThatNeverStartedSyncrun) {
   EXPECT_EQ(conclude(end).exit_code, 4);
 }
 
+TEST(Conclusion, SaysThatTheMasterWasKilledForLackOfMemory) {
+  auto end = ended(killed_by(SIGKILL));
+  end.kill_hint = ", probably by the out-of-memory killer";
+  EXPECT_EQ(conclude(end).message,
+            "the master (pid 12) was killed by SIGKILL (Killed), probably by the out-of-memory killer");
+}
+
 TEST(Conclusion, IsNoSuccessWhereTheProgramWentOnAsADaemon) {
   auto end = ended(exited(0));
   end.went_on = true;
