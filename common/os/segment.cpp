@@ -4,7 +4,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <string>
+#include <string_view>
 
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
@@ -23,9 +26,48 @@ struct Mappable {
   }
 };
 
+// The mapping whose used pages a core file shall contain. A process has one session at a time.
+std::atomic<std::byte*> dumped_base{nullptr};
+std::atomic<int> dumped_fd{-1};
+
+/// Handles a signal that makes the kernel write a core file. Makes system calls only.
+void dump_used_pages(int signal, siginfo_t* info, void*) {
+  std::byte* const base = dumped_base.load();
+  const int fd = dumped_fd.load();
+  for (off_t end = 0; base != nullptr;) {
+    const off_t begin = ::lseek(fd, end, SEEK_DATA);
+    end = begin < 0 ? -1 : ::lseek(fd, begin, SEEK_HOLE);
+    if (end <= begin) break;
+    ::madvise(base + begin, static_cast<std::size_t>(end - begin), MADV_DODUMP);
+  }
+  // The instruction that caused the signal runs again. Nothing repeats a signal that a process has sent.
+  ::signal(signal, SIG_DFL);
+  if (info->si_code <= 0) static_cast<void>(::raise(signal));
+}
+
+/// When the kernel writes a core file, it would make the pages of the whole reservation, which takes hours and all memory.
+/// If the user wants the contents, it writes those of used pages only.
+void limit_core_files(const interprocess::mapped_region& region, int fd) {
+  static_cast<void>(::madvise(region.get_address(), region.get_size(), MADV_DONTDUMP));
+  const char* const text = environment::get(environment::kDumpShared);
+  const std::string_view wanted = text == nullptr ? "off" : text;
+  if (wanted.empty() || wanted == "off") return;
+  if (wanted != "on") environment::throw_bad_value(environment::kDumpShared, std::string(wanted), "on or off");
+  dumped_base.store(static_cast<std::byte*>(region.get_address()));
+  dumped_fd.store(fd);
+  struct sigaction action {};
+  action.sa_sigaction = dump_used_pages;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL})
+    check_system(::sigaction(signal, &action, nullptr), "sigaction");
+}
+
 interprocess::mapped_region map(int fd, std::size_t bytes) {
   // MAP_NORESERVE: the mapping itself reserves no memory. SharedHeap reserves the pages of the memfd when it allocates.
-  return {Mappable{fd}, interprocess::read_write, 0, bytes, nullptr, MAP_SHARED | MAP_NORESERVE};
+  interprocess::mapped_region region(Mappable{fd}, interprocess::read_write, 0, bytes, nullptr,
+                                     MAP_SHARED | MAP_NORESERVE);
+  limit_core_files(region, fd);
+  return region;
 }
 
 }  // namespace

@@ -39,6 +39,8 @@ inline constexpr const char* kInJob = "SYNCRUN_IN_JOB";
 inline constexpr const char* kReserveBytes = "SYNCRUN_RESERVE_BYTES";  // address space to reserve for shared memory
 inline constexpr const char* kContexts = "SYNCRUN_CONTEXTS";           // "dev0->cpu0;dev1->cpu1"
 inline constexpr const char* kMemoryCheck = "SYNCRUN_MEMORY_CHECK";    // "off": allocate past the memory limit
+inline constexpr const char* kDumpShared =
+    "SYNCRUN_DUMP_SHARED";  // "on": core files have the used pages of the segment
 inline constexpr const char* kGpuMemoryFraction = "SYNCRUN_GPU_MEMORY_FRACTION";  // 0.5: half of each GPU's memory
 inline constexpr const char* kReduceByNode = "SYNCRUN_REDUCE_BY_NODE";  // "off": one step for all GPUs of all nodes
 

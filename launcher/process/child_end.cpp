@@ -1,15 +1,22 @@
 #include "launcher/process/child_end.hpp"
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <climits>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/os/file_descriptor.hpp"
 #include "common/os/wait.hpp"
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
@@ -25,6 +32,35 @@ namespace {
 constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 // The time between two checks whether the process has called exec.
 constexpr Milliseconds kLookForEndEvery{25};
+
+/// The text of a file in /proc. The program may close all descriptors meanwhile, and open files of its own.
+std::string text_in(const std::string& path) {
+  const KeptDescriptor file(FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
+  std::array<char, 16384> bytes{};
+  const auto count = file.is_intact() ? ::read(file.get(), bytes.data(), bytes.size()) : -1;
+  return count <= 0 ? std::string() : std::string(bytes.data(), static_cast<std::size_t>(count));
+}
+
+/// Whether the kernel gives core files to a program (or, since Linux 6.16, to a socket). The limit on their size does not
+/// matter then.
+bool are_cores_passed_on() {
+  const std::string pattern = text_in("/proc/sys/kernel/core_pattern");
+  return pattern.starts_with('|') || pattern.starts_with('@');
+}
+
+/// The status of a process that is ending, as of waitpid: the 50th field after the name in /proc/PID/stat. 0 if it is not
+/// known.
+int status_at_end(int pid) {
+  constexpr int kField = 50;
+  const std::string text = text_in("/proc/" + std::to_string(pid) + "/stat");
+  const auto name_end = text.rfind(')');  // the name itself may contain any characters
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int i = 0; i < kField; ++i) fields >> field;
+  const auto status = environment::whole_number(field.c_str());
+  return status ? static_cast<int>(*status) : 0;
+}
 
 /// The file of the program that a process runs. Empty if the process has given up its memory.
 struct Image {
@@ -66,6 +102,18 @@ std::string program_of(int pid) {
 
 }  // namespace
 
+std::optional<int> core_dump_of(int pid) {
+  static const bool passed_on = are_cores_passed_on();
+  rlimit limit{};
+  const bool is_possible = passed_on || ::prlimit(pid, RLIMIT_CORE, nullptr, &limit) != 0 || limit.rlim_cur != 0;
+  if (!is_possible) return std::nullopt;
+  const std::string status = text_in("/proc/" + std::to_string(pid) + "/status");
+  if (status.find("\nCoreDumping:\t1\n") == std::string::npos) return std::nullopt;
+  return WTERMSIG(status_at_end(pid));
+}
+
+std::string describe_crash(int signal) { return signal == 0 ? "crashed" : describe_status(signal); }
+
 ChildEnd await_child_end(Nursery& nursery, int child) {
   Patience patience(kCauseLimit);
   do {
@@ -77,6 +125,15 @@ ChildEnd await_child_end(Nursery& nursery, int child) {
     const auto status = nursery.await_end(child, kCauseLimit);
     return {status, std::move(cause)};
   } while (!patience.is_over());
+  if (const auto signal = core_dump_of(nursery.pid(child))) {
+    const Milliseconds longest = std::max(kCauseLimit, nursery.grace());
+    if (const auto status = nursery.await_end(child, longest - kCauseLimit)) return {status, describe_status(*status)};
+    nursery.kill(child);
+    const bool has_ended = nursery.await_end(child, kCauseLimit).has_value();
+    return {has_ended ? signal : std::nullopt,
+            describe_crash(*signal) + "; its core file is cut off, because it was not complete after " +
+                std::to_string(longest.count()) + " ms (SessionOptions::grace sets a longer limit)"};
+  }
   return {std::nullopt, "died (its cause is not known yet)"};
 }
 

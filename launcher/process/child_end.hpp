@@ -22,9 +22,16 @@ struct ChildEnd {
   bool is_good() const noexcept { return wait_status == 0 || wait_status == kUnknownStatus; }
 };
 
-/// Waits until the child has been reaped, for at most 5 seconds. This can take a while, because the kernel first frees
-/// the memory of the process. If the process has called exec, recognises that within about 50 ms, kills the process
-/// with its group, and waits for its end, again for at most 5 seconds.
+/// The signal of a process that has crashed and whose core file the kernel is writing; 0 if the kernel does not show the
+/// signal. Empty for all other processes. The kernel reports the death of the process only afterwards.
+std::optional<int> core_dump_of(int pid);
+/// "killed by SIGSEGV (Segmentation fault)", or "crashed" for 0.
+std::string describe_crash(int signal);
+
+/// Waits until the child has been reaped, for at most 5 seconds: the kernel first frees the memory of the process. While it
+/// writes a core file, the grace of the nursery applies if it is longer. Then kills the process, so the file is cut off.
+/// If the process has called exec, recognises that within about 50 ms, kills the process with its group, and waits for its
+/// end, again for at most 5 seconds.
 ChildEnd await_child_end(Nursery& nursery, int child);
 
 /// A child that did not end as it should have when it was expected to end.

@@ -15,6 +15,7 @@
 #include "common/os/threads.hpp"
 #include "common/os/wait.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/process/child_end.hpp"
 
 #ifndef P_PIDFD
 #define P_PIDFD 3
@@ -175,6 +176,7 @@ void Nursery::loop() {
     if (Clock::now() < next_check_) continue;
     next_check_ = Clock::now() + kCheckLap;
     if (!has_lost_descriptors_ && !has_all_descriptors()) give_descriptors_up();
+    look_for_core_dumps();
   }
 }
 
@@ -308,6 +310,20 @@ void Nursery::finish(int index) {
   read_last_output(child.output);
   read_last_output(child.error);
   reap(index);
+}
+
+/// While the kernel writes a core file, there is no other sign of the death. The error would come minutes later if the
+/// child has much memory of its own, so the loss is reported now. await_child_end() decides how long the child may go on.
+void Nursery::look_for_core_dumps() {
+  for (int index = 0; index < size(); ++index) {
+    Child& child = children_[static_cast<std::size_t>(index)];
+    if (child.pid < 0 || child.wait_status || child.is_zombie || child.writes_core) continue;
+    const auto signal = core_dump_of(child.pid);
+    if (!signal) continue;
+    child.writes_core = true;
+    error_.push("syncrun: ", watcher_.tag_of(index) + describe_crash(*signal) + ", and is writing a core file");
+    raise_loss(index);
+  }
 }
 
 /// Reads what the child has written. Other processes that hold the other end of the pipe are being killed.

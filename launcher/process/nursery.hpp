@@ -10,7 +10,8 @@
 //   not started --spawn--> running --exit, signal--> dead (a zombie: its group is killed) --waitid--> reaped
 //
 // A second sign of death comes earlier. For each child, one small thread waits for the child's robust mutex
-// (common/os/life.hpp). Both signs are reported to the watcher.
+// (common/os/life.hpp). Both signs are reported to the watcher. They come late if the kernel first writes a core file,
+// so the thread also looks for children whose core file is being written.
 //
 // The program may close the descriptors that the nursery needs. The thread checks for this a few times a second. If it
 // has happened, the thread kills the children, reaps them by their pids, and no longer uses any of these descriptors.
@@ -66,6 +67,8 @@ class Nursery {
   /// From now on, a child that ends does not count as a loss.
   void expect_ends() noexcept { expects_ends_.store(true); }
 
+  /// The least time that the destructor gives the children to end.
+  Milliseconds grace() const noexcept { return grace_; }
   /// Returns the wait status of a child that has been reaped. Waits for at most `limit`, which may be zero. Time in
   /// which this process is stopped does not count.
   std::optional<int> await_end(int child, Milliseconds limit);
@@ -111,6 +114,7 @@ class Nursery {
     Stream output;
     Stream error;
     bool is_zombie = false;  // it is dead, but cannot be reaped yet
+    bool writes_core = false;
     bool is_successor = false;
     std::optional<int> wait_status;
   };
@@ -135,6 +139,7 @@ class Nursery {
   void finish(int index);
   void read_last_output(Stream& stream);
   void reap(int index);
+  void look_for_core_dumps();
   void flush_the_rest();
 
   void ring() noexcept;

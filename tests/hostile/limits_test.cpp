@@ -1,16 +1,20 @@
 // Limits of the machine, the control group, the user and the process. The program either works, or it says which limit
 // it has reached and what to do. Nothing hangs or is left behind.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/fanotify.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <fstream>
+#include <memory>
 
 #include "common/os/control_group.hpp"
+#include "common/os/file_descriptor.hpp"
 #include "tests/hostile/surroundings.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -167,6 +171,66 @@ TEST_P(Limits, OfProcessorTimeDecideHowManyWorkersThereAre) {
       },
       GetParam(), {"add"});
   expect_works(run, "1 workers add up 1048576\n");
+}
+
+// ---- core files -------------------------------------------------------------------------------------------------
+
+/// Workers that crash write core files of limited size into the folder, under the name "core".
+class CoreFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (kIsSanitized) GTEST_SKIP() << "the address sanitizer turns core files off";
+    if (text_of("/proc/sys/kernel/core_pattern") != "core\n" || text_of("/proc/sys/kernel/core_uses_pid") != "0\n")
+      GTEST_SKIP() << "this machine writes core files under other names";
+  }
+  /// Rank 1 crashes while there are 64 MiB of data in shared memory.
+  std::unique_ptr<OddRun> run_that_crashes(const std::string& dumps) {
+    Start start;
+    start.in_child = [this, dumps] {
+      require(::chdir(folder_.path().c_str()) == 0);
+      ::setenv("SYNCRUN_DUMP_SHARED", dumps.c_str(), 1);
+      limit(RLIMIT_CORE, 256 * kMiB);  // without the limit, a core file of the whole reservation would fill the disk
+    };
+    return std::make_unique<OddRun>(Front::syncrun, Arguments{"die", std::to_string(SIGSEGV), "64"}, start);
+  }
+  rlim_t bytes_on_disk() const {
+    struct stat status {};
+    EXPECT_EQ(::stat(path_.c_str(), &status), 0) << "there is no core file";
+    return static_cast<rlim_t>(status.st_blocks) * 512;
+  }
+  static void expect_verdict(OddRun& run, const std::string& words) {
+    EXPECT_EQ(run.exit_code(), 1) << run.errors();
+    EXPECT_THAT(run.errors(), HasSubstr("killed by SIGSEGV (Segmentation fault)" + words));
+    EXPECT_TRUE(run.nothing_remains());
+  }
+
+  TemporaryFolder folder_;
+  std::string path_ = folder_.at("core");
+};
+
+TEST_F(CoreFile, LeavesSharedMemoryOut) {
+  const auto run = run_that_crashes("off");
+  expect_verdict(*run, "\n  [rank 1] half a line");
+  EXPECT_LT(bytes_on_disk(), 32 * kMiB);
+}
+
+TEST_F(CoreFile, ContainsTheUsedPartOfSharedMemoryIfTheUserWantsIt) {
+  const auto run = run_that_crashes("on");
+  expect_verdict(*run, "\n  [rank 1] half a line");
+  EXPECT_GE(bytes_on_disk(), 64 * kMiB);
+  EXPECT_LT(bytes_on_disk(), 128 * kMiB);
+}
+
+/// The kernel asks the test whether the core file may be opened, and gets no answer.
+TEST_F(CoreFile, ThatTakesLongDoesNotHoldTheVerdictUp) {
+  const detail::FileDescriptor asked(::fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY));
+  if (::fanotify_mark(asked.get(), FAN_MARK_ADD, FAN_OPEN_PERM | FAN_EVENT_ON_CHILD, AT_FDCWD,
+                      folder_.path().c_str()) != 0)
+    GTEST_SKIP() << "this machine lets nobody hold the opening of a file up";
+  const auto run = run_that_crashes("off");
+  expect_verdict(*run, "; its core file is cut off, because it was not complete after 5000 ms");
+  EXPECT_THAT(run->errors(),
+              HasSubstr("[rank 1] killed by SIGSEGV (Segmentation fault), and is writing a core file\n"));
 }
 
 TEST_P(Limits, OfAddressesLeavesLessToReserve) {

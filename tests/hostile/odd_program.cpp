@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -190,6 +191,21 @@ void read_input(sr::Session& session, int, char**) {
   std::printf("%lld and %lld bytes\n", static_cast<long long>(workers), static_cast<long long>(task.get()));
 }
 
+void die_on_rank_1(sr::CpuWorker& worker, sr::Comm& comm, int signal) {
+  if (worker.rank() == 1) {
+    std::fprintf(stderr, "half a line");
+    std::raise(signal);
+  }
+  comm.barrier();
+}
+
+/// die SIGNAL [MIB]: fills shared memory. Then rank 1 dies of the signal, in the middle of a line.
+void die(sr::Session& session, int argc, char** argv) {
+  auto data = session.data<std::int8_t, 1>({number_of(argc, argv, 3, 1) * kMiB});
+  data.fill(1);
+  session.function(die_on_rank_1)(std::atoi(argv[2]));
+}
+
 Count fill_privately(Count mib) {
   const std::vector<char> bytes(static_cast<std::size_t>(mib * kMiB), 'x');
   return bytes[static_cast<std::size_t>(std::rand()) % bytes.size()];
@@ -242,6 +258,7 @@ int main(int argc, char** argv) {
   if (name == "inherit") return sr::run(argc, argv, inherit);
   if (name == "streams") return sr::run(argc, argv, streams);
   if (name == "read-input") return sr::run(argc, argv, read_input);
+  if (name == "die") return sr::run(argc, argv, die);
   if (name == "fill") return sr::run(argc, argv, fill);
   if (name == "late") return late(argc, argv);
   if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
