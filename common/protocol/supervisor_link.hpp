@@ -21,6 +21,7 @@ struct SupervisorMessage {
     worker = 'W',   ///< number: pid and process group of a new worker.
     ended = 'E',    ///< number: pid of a worker that was reaped.
     verdict = 'V',  ///< text: why the program failed. `syncrun` prints it as its last line.
+    note = 'N',     ///< text: another fault, which `syncrun` prints after the reason for which the program failed.
   };
   Kind kind;
   int number = 0;

@@ -9,18 +9,21 @@ namespace syncrun::detail {
 
 namespace {
 /// Writes the whole text to a file. Gives up on an error, such as a full disk.
-void write_to_log(const KeptDescriptor& fd, std::string_view text) noexcept {
-  if (!fd.is_intact()) return;
+void write_to_log(ChildLog& log, std::string_view text) noexcept {
+  if (!log.fd.is_intact()) return;
   while (!text.empty()) {
-    const auto count = ::write(fd.get(), text.data(), text.size());
+    const auto count = ::write(log.fd.get(), text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
+    if (count <= 0) {
+      if (log.error == 0) log.error = count < 0 ? errno : EIO;
+      return;
+    }
     text.remove_prefix(static_cast<std::size_t>(count));
   }
 }
 }  // namespace
 
-ChildOutput::ChildOutput(std::string tag, FileDescriptor from, NonblockingWriter& to, const KeptDescriptor& log)
+ChildOutput::ChildOutput(std::string tag, FileDescriptor from, NonblockingWriter& to, ChildLog& log)
     : tag_(std::move(tag)), from_(std::move(from)), to_(to), log_(log) {}
 
 bool ChildOutput::pump() {
@@ -79,7 +82,7 @@ void ChildOutput::finish() {
 
 void ChildOutput::pass_on(std::string_view line) {
   to_.push(tag_, line);
-  if (log_.is_open()) write_to_log(log_, std::string(line) + "\n");
+  if (log_.fd.is_open()) write_to_log(log_, std::string(line) + "\n");
   const std::lock_guard lock(mutex_);
   tail_.emplace_back(line);
   if (tail_.size() > kTailLines) tail_.pop_front();

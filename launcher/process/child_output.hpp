@@ -15,13 +15,19 @@
 
 namespace syncrun::detail {
 
+/// The file that gets a copy of a child's lines.
+struct ChildLog {
+  std::string path;
+  KeptDescriptor fd;  ///< Not open if there is no such file.
+  int error = 0;      ///< errno of the first write that failed. Lines are missing in the file then.
+};
+
 /// Used by one thread. Any thread may call is_intact() and tail().
 class ChildOutput {
  public:
   /// `tag` stands before every line. `from` is the read end of the child's pipe, which does not block. Tagged lines go
-  /// to `to`. `log` is a file that gets a copy without tags, or it is not open. The object refers to `to` and `log` as
-  /// long as it lives.
-  ChildOutput(std::string tag, FileDescriptor from, NonblockingWriter& to, const KeptDescriptor& log);
+  /// to `to`. `log` gets a copy without tags. The object refers to `to` and `log` as long as it lives.
+  ChildOutput(std::string tag, FileDescriptor from, NonblockingWriter& to, ChildLog& log);
 
   int fd() const noexcept { return from_.get(); }
   /// False if the program has closed the pipe. A pipe that finish() has closed counts as intact. From any thread.
@@ -44,7 +50,7 @@ class ChildOutput {
   std::string tag_;
   KeptDescriptor from_;
   NonblockingWriter& to_;
-  const KeptDescriptor& log_;
+  ChildLog& log_;
   std::string partial_;
   bool has_news_ = false;     // partial_ has grown since it was last shown
   mutable std::mutex mutex_;  // guards tail_, and the closing of from_

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <system_error>
 
 #include "common/os/life.hpp"
 #include "common/os/threads.hpp"
@@ -170,6 +171,7 @@ void Nursery::loop() {
     for (int index = 0; index < size(); ++index) {
       if (children_[static_cast<std::size_t>(index)].is_zombie) finish(index);
     }
+    report_lost_log_lines();
     for (NonblockingWriter* writer : {&output_, &error_}) {
       if (!writer->is_blocked()) writer->flush();
     }
@@ -272,7 +274,7 @@ bool Nursery::has_all_descriptors() const {
   const std::lock_guard lock(mutex_);
   return is_well(wake_) && is_well(wake_other_end_) && watcher_.has_descriptors() &&
          std::all_of(children_.begin(), children_.end(), [&](const Child& child) {
-           return is_well(child.pidfd) && is_well(child.socket) && is_well(child.log) && is_read(child.output) &&
+           return is_well(child.pidfd) && is_well(child.socket) && is_well(child.log.fd) && is_read(child.output) &&
                   is_read(child.error);
          });
 }
@@ -353,6 +355,19 @@ void Nursery::reap(int index) {
   }
   changed_.notify_all();
   supervisor_.send({SupervisorMessage::Kind::ended, child.pid, {}});
+}
+
+// ---- log files ------------------------------------------------------------------------------------------------
+
+void Nursery::report_lost_log_lines() {
+  for (Child& child : children_) {
+    if (child.log.error == 0 || child.lacks_log_lines) continue;
+    child.lacks_log_lines = true;
+    const std::string text = "the log file " + child.log.path +
+                             " lacks lines: cannot write it: " + std::generic_category().message(child.log.error);
+    error_.push("syncrun: ", text);
+    supervisor_.send({SupervisorMessage::Kind::note, 0, text});
+  }
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------

@@ -110,11 +110,12 @@ class Nursery {
     int pid = -1;
     KeptDescriptor pidfd;
     KeptDescriptor socket;  // its other end reads end of file when this process dies
-    KeptDescriptor log;
+    ChildLog log;
     Stream output;
     Stream error;
     bool is_zombie = false;  // it is dead, but cannot be reaped yet
     bool writes_core = false;
+    bool lacks_log_lines = false;
     bool is_successor = false;
     std::optional<int> wait_status;
   };
@@ -140,6 +141,7 @@ class Nursery {
   void read_last_output(Stream& stream);
   void reap(int index);
   void look_for_core_dumps();
+  void report_lost_log_lines();
   void flush_the_rest();
 
   void ring() noexcept;

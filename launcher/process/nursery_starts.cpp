@@ -105,8 +105,9 @@ void Nursery::spawn_child(int index) {
   auto [output_read, output_write] = make_pipe();
   auto [error_read, error_write] = make_pipe();
   FileDescriptor log;
-  if (const std::string path = watcher_.log_of(index); !path.empty()) {
-    log = open_output(path, child.is_successor ? OpenMode::append : OpenMode::append_to_empty, "the log file");
+  const std::string log_path = watcher_.log_of(index);
+  if (!log_path.empty()) {
+    log = open_output(log_path, child.is_successor ? OpenMode::append : OpenMode::append_to_empty, "the log file");
   }
 
   SpawnedProcess process =
@@ -117,7 +118,8 @@ void Nursery::spawn_child(int index) {
     const std::lock_guard lock(mutex_);
     const std::string tag = watcher_.tag_of(index);
     child.socket = std::move(socket);
-    child.log = std::move(log);
+    child.log.path = log_path;
+    child.log.fd = std::move(log);
     child.pidfd = std::move(process.pidfd);
     child.output.reader = std::make_unique<ChildOutput>(tag, std::move(output_read), output_, child.log);
     child.error.reader = std::make_unique<ChildOutput>(tag, std::move(error_read), error_, child.log);

@@ -62,7 +62,9 @@ std::string ended_message(const JobEnd& end) {
 
 }  // namespace
 
-Conclusion conclude(const JobEnd& end) {
+namespace {
+
+Conclusion conclude_without_notes(const JobEnd& end) {
   const int code = own_exit_code(end);
   if (end.stop_signal != 0) {
     return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict, true};
@@ -76,6 +78,14 @@ Conclusion conclude(const JobEnd& end) {
   // A shell reports nothing in this case either: `program | head -1`.
   if (code == kSignalExit + SIGPIPE && end.output_has_no_reader) return {code, ""};
   return {code, ended_message(end)};
+}
+
+}  // namespace
+
+Conclusion conclude(const JobEnd& end) {
+  Conclusion conclusion = conclude_without_notes(end);
+  if (!conclusion.message.empty()) conclusion.message += end.notes;
+  return conclusion;
 }
 
 }  // namespace syncrun::detail

@@ -244,6 +244,7 @@ void Supervisor::read_messages() {
 void Supervisor::handle(const SupervisorMessage& message) {
   switch (message.kind) {
     case SupervisorMessage::Kind::hello: end_.said_hello = true; return;
+    case SupervisorMessage::Kind::note: end_.notes += '\n' + message.text; return;
     case SupervisorMessage::Kind::worker:
       logger_->debug("worker with pid " + std::to_string(message.number) + " joined");
       // A group number of 1 or less has another meaning for kill(2). Our own group must not be killed.

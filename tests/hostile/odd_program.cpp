@@ -14,6 +14,7 @@
 #include <fstream>
 #include <locale>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <syncrun/syncrun.hpp>
@@ -225,6 +226,16 @@ void fill(sr::Session& session, int argc, char** argv) {
       "fill")(mib);
 }
 
+void print_lines(sr::CpuWorker& worker, Count lines) {
+  for (Count i = 0; i < lines; ++i) std::printf("line %lld of rank %d\n", static_cast<long long>(i), worker.rank());
+}
+
+/// print LINES: each worker prints this many lines. Then the program fails.
+void print(sr::Session& session, int argc, char** argv) {
+  session.function(print_lines)(number_of(argc, argv, 2, 1));
+  throw std::runtime_error("the program fails");
+}
+
 /// privileged: prints whether the program has more privileges than the user who started it.
 int say_privileged() {
   std::puts(::getauxval(AT_SECURE) != 0 ? "yes" : "no");
@@ -260,6 +271,7 @@ int main(int argc, char** argv) {
   if (name == "read-input") return sr::run(argc, argv, read_input);
   if (name == "die") return sr::run(argc, argv, die);
   if (name == "fill") return sr::run(argc, argv, fill);
+  if (name == "print") return sr::run(argc, argv, print);
   if (name == "late") return late(argc, argv);
   if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
   if (name == "locale") return sr::run(argc, argv, follow_locale);

@@ -131,6 +131,28 @@ TEST_P(Streams, OfWorkersAndTasksAreNoTerminal) {
   EXPECT_EQ(run.output(), "0 and 0 bytes\n");
 }
 
+TEST_P(Streams, ShowThePartOfALineThatAWorkerWroteBeforeItDied) {
+  OddRun run(GetParam(), {"die", std::to_string(SIGKILL)});
+  EXPECT_EQ(run.exit_code(), 1);
+  EXPECT_THAT(run.errors(), HasSubstr("[rank 1] half a line\n")) << "as soon as it is known";
+  EXPECT_THAT(run.errors(), HasSubstr("\n  [rank 1] half a line\n")) << "in the error";
+}
+
+TEST(LogFile, OnAFullDiskIsNamedOnceAndInTheVerdict) {
+  if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount a small disk";
+  const TemporaryFolder folder;
+  Start start;
+  start.in_child = [&] { mount_over(folder.path(), "size=64k"); };
+  CommandRun run({"--quiet", "--log-dir", folder.path(), ODD_PROGRAM, "print", "20000"}, start);
+  EXPECT_EQ(run.exit_code(), 1);
+  const std::string log =
+      "the log file " + folder.at("rank1.log") + " lacks lines: cannot write it: No space left on device\n";
+  EXPECT_THAT(run.errors(), HasSubstr("syncrun: " + log));
+  EXPECT_THAT(run.errors(), HasSubstr("\nsyncrun: the program fails\n"));
+  EXPECT_THAT(run.errors(), HasSubstr("\n  " + log)) << "in the verdict";
+  EXPECT_EQ(run.errors().find("syncrun: " + log), run.errors().rfind("syncrun: " + log)) << "once";
+}
+
 TEST(SigpipeOfAnotherPipe, IsNamed) {
   Start start;
   start.in_child = [] { ::signal(SIGPIPE, SIG_DFL); };

@@ -104,10 +104,7 @@ void check_image(std::uint32_t build_id_bytes, const std::array<std::uint8_t, 32
   }
 }
 
-void flush_lines() {
-  std::setvbuf(stdout, nullptr, _IOLBF, 1U << 16U);
-  std::setvbuf(stderr, nullptr, _IOLBF, 1U << 16U);
-}
+void flush_lines() { std::setvbuf(stdout, nullptr, _IOLBF, 1U << 16U); }
 
 void die_with_group() noexcept {
   // A process that a body has forked ends without the group of the worker.

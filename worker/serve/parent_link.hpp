@@ -28,7 +28,8 @@ void live_while_open(FileDescriptor socket, pthread_mutex_t* life);
 /// Throws Error (system) unless this process runs the image with that build id.
 void check_image(std::uint32_t build_id_bytes, const std::array<std::uint8_t, 32>& build_id);
 
-/// Makes stdout and stderr line-buffered, so that each line reaches the master as soon as it is complete.
+/// Makes stdout line-buffered, so that each line reaches the master as soon as it is complete. stderr stays without a
+/// buffer, so that a process that crashes loses nothing of it.
 void flush_lines();
 
 /// Ends this process at once, with everything that it has started, also in other process groups and sessions

@@ -70,7 +70,7 @@ class Passed {
   }
   std::string log() const {
     std::string text(1000, '\0');
-    const auto count = ::pread(log_.get(), text.data(), text.size(), 0);
+    const auto count = ::pread(log_.fd.get(), text.data(), text.size(), 0);
     text.resize(static_cast<std::size_t>(count));
     return text;
   }
@@ -78,8 +78,8 @@ class Passed {
 
  private:
   struct Child {
-    Child(int rank, NonblockingWriter& writer, const KeptDescriptor& log) : Child(rank, writer, log, Reader::pipe()) {}
-    Child(int rank, NonblockingWriter& writer, const KeptDescriptor& log, Reader pipe)
+    Child(int rank, NonblockingWriter& writer, ChildLog& log) : Child(rank, writer, log, Reader::pipe()) {}
+    Child(int rank, NonblockingWriter& writer, ChildLog& log, Reader pipe)
         : to(std::move(pipe.theirs)),
           output("[rank " + std::to_string(rank) + "] ", without_blocking(std::move(pipe.ours)), writer, log) {}
     static FileDescriptor without_blocking(FileDescriptor fd) {
@@ -96,7 +96,7 @@ class Passed {
 
   Reader reader_;
   NonblockingWriter writer_;
-  KeptDescriptor log_{FileDescriptor(::memfd_create("log", MFD_CLOEXEC))};
+  ChildLog log_{.path = "the log", .fd = FileDescriptor(::memfd_create("log", MFD_CLOEXEC))};
   std::array<Child, 2> children_{Child{0, writer_, log_}, Child{1, writer_, log_}};
 };
 

@@ -94,6 +94,16 @@ TEST(Conclusion, SaysThatTheMasterWasKilledForLackOfMemory) {
             "the master (pid 12) was killed by SIGKILL (Killed), probably by the out-of-memory killer");
 }
 
+TEST(Conclusion, EndsAFailureWithTheOtherFaults) {
+  auto end = ended(exited(0));
+  end.notes = "\nthe log lacks lines";
+  EXPECT_EQ(conclude(end).message, "") << "it was said when it happened";
+  end.wait_status = exited(1);
+  EXPECT_EQ(conclude(end).message, "the program exited with code 1\nthe log lacks lines");
+  end.verdict = "rank 1 was lost";
+  EXPECT_EQ(conclude(end).message, "rank 1 was lost\nthe log lacks lines");
+}
+
 TEST(Conclusion, IsNoSuccessWhereTheProgramWentOnAsADaemon) {
   auto end = ended(exited(0));
   end.went_on = true;
