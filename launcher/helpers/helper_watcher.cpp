@@ -32,7 +32,7 @@ HelperWatcher::HelperWatcher(HelperPlan plan) : plan_(std::move(plan)), pids_(st
 
 SpawnRequest HelperWatcher::request_for(int child, const Ends& ends) const {
   SpawnRequest request;
-  request.program = kOwnImage;
+  request.program = own_image();
   request.arguments = own_arguments();
   request.environment = {
       {environment::kHelper, std::to_string(child)},

@@ -29,7 +29,7 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
   const DeviceId& device = devices[static_cast<std::size_t>(local_rank)];
   Placement placement = placement_of(devices, local_rank);
   SpawnRequest request;
-  request.program = kOwnImage;
+  request.program = own_image();
   request.arguments = own_arguments();
   request.environment = {
       {environment::kWorkerRank, std::to_string(rank)},

@@ -20,6 +20,7 @@
 #include "common/os/wait.hpp"
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/process/child_watcher.hpp"
 #include "launcher/process/nursery.hpp"
 #include "launcher/process/spawn.hpp"
 
@@ -68,9 +69,9 @@ struct Image {
   ino_t file;
   bool operator==(const Image&) const = default;
 };
-std::optional<Image> image_of(const std::string& process) {
+std::optional<Image> image_at(const std::string& path) {
   struct stat status {};
-  if (::stat(("/proc/" + process + "/exe").c_str(), &status) != 0) return std::nullopt;
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
   return Image{status.st_dev, status.st_ino};
 }
 
@@ -80,9 +81,10 @@ std::optional<Image> image_of(const std::string& process) {
 /// processes are started with one of these variables. They remove it from their own copy, so a program that they start
 /// with exec does not have it, unless it was saved.
 bool runs_another_program(int pid) {
-  const auto image = image_of(std::to_string(pid));
+  const std::string path = "/proc/" + std::to_string(pid) + "/exe";
+  const auto image = image_at(path);
   if (!image) return false;
-  const auto own = image_of("self");
+  const auto own = image_at(own_image());
   if (own && *image != *own) return true;
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
   for (std::string variable; std::getline(file, variable, '\0');) {
@@ -91,7 +93,7 @@ bool runs_another_program(int pid) {
     }
   }
   // A process that has given up its memory in the meantime shows no environment either.
-  return image_of(std::to_string(pid)) == image;
+  return image_at(path) == image;
 }
 
 std::string program_of(int pid) {

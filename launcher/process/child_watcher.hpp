@@ -46,6 +46,8 @@ class ChildWatcher {
 
 /// Children are started from the image that this process runs, even if the file at its path has been replaced.
 inline constexpr const char* kOwnImage = "/proc/self/exe";
+/// kOwnImage, or its path under Valgrind, where kOwnImage is Valgrind itself.
+std::string own_image();
 
 /// The command line of this program, which the children get too.
 std::vector<std::string> own_arguments();

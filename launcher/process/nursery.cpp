@@ -169,7 +169,8 @@ void Nursery::loop() {
       }
     }
     for (int index = 0; index < size(); ++index) {
-      if (children_[static_cast<std::size_t>(index)].is_zombie) finish(index);
+      const Child& child = children_[static_cast<std::size_t>(index)];
+      if (child.is_zombie || has_ended_unseen(child)) finish(index);
     }
     report_lost_log_lines();
     for (NonblockingWriter* writer : {&output_, &error_}) {
@@ -183,8 +184,10 @@ void Nursery::loop() {
 }
 
 Milliseconds Nursery::longest_sleep() const {
-  const auto is_zombie = [](const Child& child) { return child.is_zombie; };
-  return std::any_of(children_.begin(), children_.end(), is_zombie) ? kRetryLap : kLap;
+  const auto is_polled = [](const Child& child) {
+    return child.is_zombie || (!has_pidfd(child) && !child.wait_status);
+  };
+  return std::any_of(children_.begin(), children_.end(), is_polled) ? kRetryLap : kLap;
 }
 
 /// Entries that are missing or not needed now get a negative number, which poll ignores.
@@ -314,6 +317,14 @@ void Nursery::finish(int index) {
   reap(index);
 }
 
+/// True for a child without a pidfd that is a zombie, or was reaped elsewhere.
+bool Nursery::has_ended_unseen(const Child& child) noexcept {
+  if (has_pidfd(child) || child.wait_status) return false;
+  siginfo_t info{};
+  const bool knows = ::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+  return !knows || info.si_pid != 0;
+}
+
 /// While the kernel writes a core file, there is no other sign of the death. The error would come minutes later if the
 /// child has much memory of its own, so the loss is reported now. await_child_end() decides how long the child may go on.
 void Nursery::look_for_core_dumps() {
@@ -343,9 +354,9 @@ void Nursery::reap(int index) {
   {
     const std::lock_guard lock(mutex_);
     siginfo_t info{};
-    const bool has_pidfd = !has_lost_descriptors_ && child.pidfd.is_intact();
-    const auto kind = has_pidfd ? static_cast<idtype_t>(P_PIDFD) : P_PID;
-    const auto which = static_cast<id_t>(has_pidfd ? child.pidfd.get() : child.pid);
+    const bool by_pidfd = !has_lost_descriptors_ && child.pidfd.is_intact();
+    const auto kind = by_pidfd ? static_cast<idtype_t>(P_PIDFD) : P_PID;
+    const auto which = static_cast<id_t>(by_pidfd ? child.pidfd.get() : child.pid);
     const bool knows = ::waitid(kind, which, &info, WEXITED | WNOHANG) == 0;
     child.is_zombie = knows && info.si_pid == 0;
     if (child.is_zombie) return;
@@ -448,11 +459,9 @@ void Nursery::kill_group(const Child& child) noexcept {
 int Nursery::stop_signal(int index) const {
   const std::lock_guard lock(mutex_);
   const Child& child = children_[static_cast<std::size_t>(index)];
-  siginfo_t info{};
-  if (!child.pidfd.is_intact() || ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.pidfd.get()), &info,
-                                           WSTOPPED | WNOHANG | WNOWAIT) != 0) {
-    return 0;
-  }
+  if (child.pid < 0 || child.wait_status) return 0;
+  siginfo_t info{};  // the child is not reaped yet, so the pid is still its own
+  if (::waitid(P_PID, static_cast<id_t>(child.pid), &info, WSTOPPED | WNOHANG | WNOWAIT) != 0) return 0;
   return info.si_pid == 0 ? 0 : info.si_status;
 }
 

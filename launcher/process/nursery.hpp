@@ -108,7 +108,7 @@ class Nursery {
   };
   struct Child {
     int pid = -1;
-    KeptDescriptor pidfd;
+    KeptDescriptor pidfd;   // without one, the thread asks again and again whether the child has ended
     KeptDescriptor socket;  // its other end reads end of file when this process dies
     ChildLog log;
     Stream output;
@@ -140,6 +140,8 @@ class Nursery {
   void finish(int index);
   void read_last_output(Stream& stream);
   void reap(int index);
+  static bool has_pidfd(const Child& child) noexcept { return child.pidfd.is_open() || child.pid < 0; }
+  static bool has_ended_unseen(const Child& child) noexcept;
   void look_for_core_dumps();
   void report_lost_log_lines();
   void flush_the_rest();

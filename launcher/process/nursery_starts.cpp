@@ -6,6 +6,9 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -33,6 +36,12 @@ std::vector<std::string> own_arguments() {
   for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
   if (arguments.empty()) arguments.emplace_back(program_invocation_name);
   return arguments;
+}
+
+std::string own_image() {
+  const char* const preloaded = std::getenv("LD_PRELOAD");
+  const bool is_in_valgrind = preloaded != nullptr && std::strstr(preloaded, "/vgpreload_") != nullptr;
+  return is_in_valgrind ? std::filesystem::read_symlink(kOwnImage).string() : kOwnImage;
 }
 
 std::string job_mark() {

@@ -184,9 +184,10 @@ SpawnedProcess spawn(const SpawnRequest& request) {
   if (child.id() <= 0) throw_no_process("cannot start " + request.program, errno != 0 ? errno : EAGAIN);
   SpawnedProcess spawned;
   spawned.pid = child.id();
-  child.detach();  // from here on, the pidfd identifies the child
+  child.detach();  // from here on, the caller reaps the child
   spawned.pidfd = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, spawned.pid, 0)));
-  if (!spawned.pidfd.is_open()) {
+  // A sandbox may forbid system calls that it does not know.
+  if (!spawned.pidfd.is_open() && errno != ENOSYS && errno != EPERM) {
     const int code = errno;
     ::kill(spawned.pid, SIGKILL);
     ::waitpid(spawned.pid, nullptr, 0);

@@ -39,7 +39,8 @@ struct SpawnRequest {
   std::vector<int> cores;  ///< Cores that the child is bound to before exec. Empty: the same as here.
 };
 
-/// A child, and the descriptor that shows its death. No other process can get the pid before the child is reaped.
+/// A child, and the descriptor that shows its death. No other process can get the pid before the child is reaped. If the
+/// kernel has no pidfds, or a tool such as Valgrind does not support them, there is no descriptor.
 struct SpawnedProcess {
   pid_t pid = -1;
   FileDescriptor pidfd;

@@ -195,7 +195,6 @@ void Supervisor::start_master(int restart) {
   events_ = FileDescriptor(check_system(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   watch(signals_.get());
   watch(link_.get());
-  watch(master_.pidfd.get());
 }
 
 void Supervisor::watch(int fd) {
@@ -277,7 +276,6 @@ void Supervisor::collect_ended() {
     end_.wait_status = collect(master_.pid);
     if (end_.wait_status) {
       logger_->debug("the master " + describe_status(*end_.wait_status));
-      master_.pidfd.reset();
       read_messages();  // all messages that it has sent have arrived
       look_for_reasons();
       descendants_.reap(-1);

@@ -9,7 +9,10 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
+#include <span>
+#include <string>
 
 #include "tests/hostile/surroundings.hpp"
 
@@ -19,6 +22,12 @@ namespace {
 using testing::AnyOf;
 using testing::Eq;
 using testing::HasSubstr;
+
+void apply_filter(std::span<sock_filter> program) {
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  require(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  require(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
 
 /// From now on, the kernel refuses this system call (EPERM) to this process and its children if its first argument is
 /// `first`.
@@ -31,9 +40,18 @@ void refuse(int call, int first) {
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  const sock_fprog filter{program.size(), program.data()};
-  require(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  require(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+  apply_filter(program);
+}
+
+/// From now on, pidfds do not exist for this process and its children, as under Valgrind.
+void take_pidfds_away() {
+  std::array program{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  apply_filter(program);
 }
 
 bool can_refuse() {
@@ -60,6 +78,19 @@ TEST(Refusal, OfADeathSignalIsNamed) {
                 HasSubstr("the system refuses its process prctl(PR_SET_PDEATHSIG): Operation not "
                           "permitted"));
     EXPECT_TRUE(run.nothing_remains());
+  }
+}
+
+TEST(Refusal, OfPidfdsHidesNoDeath) {
+  if (!can_refuse()) GTEST_SKIP() << "this machine has no system call filters";
+  for (const Front front : {Front::nothing, Front::syncrun}) {
+    OddRun works = run_after(take_pidfds_away, front, {"add"});
+    EXPECT_EQ(works.exit_code(), 0) << works.errors();
+    EXPECT_TRUE(works.nothing_remains());
+    OddRun dies = run_after(take_pidfds_away, front, {"die", std::to_string(SIGKILL)});
+    EXPECT_EQ(dies.exit_code(), 1);
+    EXPECT_THAT(dies.errors(), HasSubstr("in call 'die_on_rank_1' (phase function): killed by SIGKILL (Killed)"));
+    EXPECT_TRUE(dies.nothing_remains());
   }
 }
 
