@@ -17,7 +17,8 @@ namespace syncrun::detail {
 
 struct SupervisorMessage {
   enum class Kind : char {
-    hello = 'H',    ///< The program has called syncrun::serve_if_worker. (syncrun::run calls it first.)
+    hello = 'H',  ///< The program has called syncrun::serve_if_worker. (syncrun::run calls it first.) text: the version
+                  ///< of its library. The first libraries sent no text.
     worker = 'W',   ///< number: pid and process group of a new worker.
     ended = 'E',    ///< number: pid of a worker that was reaped.
     verdict = 'V',  ///< text: why the program failed. `syncrun` prints it as its last line.

@@ -22,6 +22,7 @@
 #include "launcher/nodes/roll_call.hpp"
 #include "launcher/session/settings.hpp"
 #include "launcher/session/verdict.hpp"
+#include "syncrun/version.hpp"
 
 namespace syncrun::detail {
 
@@ -223,7 +224,7 @@ std::optional<int> serve_if_this_is_an_agent() {
     static_cast<void>(is_registered);
     return std::nullopt;
   }
-  supervisor_link().send({SupervisorMessage::Kind::hello, 0, {}});
+  supervisor_link().send({SupervisorMessage::Kind::hello, 0, version()});
   return serve_as_agent(*place);
 }
 

@@ -52,6 +52,13 @@ std::string ended_message(const JobEnd& end) {
            " runs with raised privileges (set-user-ID, set-group-ID or file capabilities), and so ignores "
            "syncrun and its options: run it without syncrun";
   }
+  if (!end.said_hello && !end.needed_library.empty()) {
+    const std::string folder = end.library_folder.empty() ? "FOLDER" : end.library_folder;
+    return end.program + " ended (" + status +
+           ") before its main: the loader has not found a library, and its line above " + "names it. If it is " +
+           end.needed_library + ", set LD_LIBRARY_PATH=" + folder + ", or link the program with " + "-Wl,-rpath," +
+           folder + ", or run ldconfig if the folder is one of the system's, such as /usr/local/lib";
+  }
   if (!end.said_hello) {
     return end.program + " ended (" + status +
            ") without starting Syncrun: is it a Syncrun program? Its main must call syncrun::run or "

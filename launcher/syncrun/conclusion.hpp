@@ -20,6 +20,8 @@ struct JobEnd {
   pid_t master = -1;
   std::optional<int> wait_status;  ///< Wait status of the master. Empty if the master could not even be killed.
   bool said_hello = false;         ///< The master has called syncrun::run or syncrun::serve_if_worker.
+  std::string needed_library;      ///< The name of Syncrun's library in a program that the loader may not have loaded.
+  std::string library_folder;      ///< The folder of a library of this name, if it is known.
   std::string kill_hint;           ///< Why the master may have been killed (OomWatch). Empty if that is not known.
   /// Its file has more rights than the user who starts it, so it ignores our variables.
   bool is_privileged = false;

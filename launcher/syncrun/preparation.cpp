@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "common/text/errors.hpp"
 
@@ -76,6 +78,20 @@ void make_log_dir(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) throw_usage("--log-dir: cannot make " + path + ": " + error.message());
+}
+
+std::string library_named_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const auto begin = bytes.find("libsyncrun.so.");
+  return begin == std::string::npos ? "" : bytes.substr(begin, bytes.find('\0', begin) - begin);
+}
+
+std::string folder_of_library(const std::string& name) {
+  std::error_code error;
+  const auto command = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto folder = (command.parent_path() / ".." / SYNCRUN_LIBRARY_FOLDER).lexically_normal();
+  return std::filesystem::exists(folder / name, error) ? folder.string() : "";
 }
 
 bool raises_privileges(const std::string& path) noexcept {

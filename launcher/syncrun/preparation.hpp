@@ -24,6 +24,13 @@ inline constexpr int kSignalExit = 128;  // plus the signal's number
 /// there is none, 126 if it cannot be executed.
 std::string find_program(const std::string& name);
 
+/// The name of Syncrun's library that the file of a program contains, such as "libsyncrun.so.0.1". Empty if it contains
+/// none.
+std::string library_named_in(const std::string& path);
+
+/// The folder of the library that was installed with this `syncrun`. Empty if there is no library of this name.
+std::string folder_of_library(const std::string& name);
+
 /// True if the file of a program gives it more rights than the user who starts it has (set-user-ID, set-group-ID, file
 /// capabilities).
 bool raises_privileges(const std::string& path) noexcept;

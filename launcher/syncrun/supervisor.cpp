@@ -21,6 +21,7 @@
 #include "common/text/visible_text.hpp"
 #include "launcher/devices/host_part.hpp"
 #include "launcher/syncrun/preparation.hpp"
+#include "syncrun/version.hpp"
 
 namespace syncrun::detail {
 
@@ -242,7 +243,10 @@ void Supervisor::read_messages() {
 
 void Supervisor::handle(const SupervisorMessage& message) {
   switch (message.kind) {
-    case SupervisorMessage::Kind::hello: end_.said_hello = true; return;
+    case SupervisorMessage::Kind::hello:
+      // A program that calls serve_if_worker and then run says it twice.
+      if (!std::exchange(end_.said_hello, true)) compare_versions(message.text);
+      return;
     case SupervisorMessage::Kind::note: end_.notes += '\n' + message.text; return;
     case SupervisorMessage::Kind::worker:
       logger_->debug("worker with pid " + std::to_string(message.number) + " joined");
@@ -262,6 +266,14 @@ void Supervisor::handle(const SupervisorMessage& message) {
   logger_->warn("unknown message of kind " + std::to_string(static_cast<int>(message.kind)) + " from the master");
 }
 
+/// `syncrun` and the library exchange variables and messages, which may differ between versions.
+void Supervisor::compare_versions(const std::string& librarys) const {
+  if (librarys == version()) return;
+  logger_->warn("this is syncrun " + std::string(version()) + ", and the program uses the library of " +
+                (librarys.empty() ? "an earlier version" : "version " + librarys) +
+                ": options and messages may be lost. Use the syncrun that was installed with the library");
+}
+
 /// Why the master may have ended as it did, before it could say so itself.
 void Supervisor::look_for_reasons() {
   const int status = *end_.wait_status;
@@ -269,6 +281,9 @@ void Supervisor::look_for_reasons() {
     end_.kill_hint = oom_watch_->describe_kill();
   if (end_.said_hello) return;
   end_.is_privileged = raises_privileges(job_.program);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != kNotFoundExit) return;
+  end_.needed_library = library_named_in(job_.program);
+  end_.library_folder = folder_of_library(end_.needed_library);
 }
 
 void Supervisor::collect_ended() {

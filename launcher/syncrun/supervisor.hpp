@@ -74,6 +74,7 @@ class Supervisor {
   void advance();
 
   void handle(const SupervisorMessage& message);
+  void compare_versions(const std::string& librarys) const;
   void look_for_reasons();
   /// Who sent a signal.
   enum class SignalFrom : std::uint8_t { terminal, process };

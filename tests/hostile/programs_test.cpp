@@ -54,6 +54,18 @@ class Program : public testing::Test {
   Start start_;
 };
 
+TEST_F(Program, WhoseLibraryTheLoaderDoesNotFindIsToldHowItDoes) {
+  if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over a folder";
+  const auto build = fs::path(SYNCRUN_COMMAND).parent_path().parent_path();
+  start_.in_child = [&] { mount_over(build / "lib"); };
+  CommandRun run({ODD_PROGRAM, "add"}, start_);
+  EXPECT_EQ(run.exit_code(), 127);
+  EXPECT_THAT(run.errors(), HasSubstr("error while loading shared libraries: libsyncrun.so.")) << "the loader's line";
+  EXPECT_THAT(run.last_error_line(), HasSubstr("ended (exited with code 127) before its main"));
+  EXPECT_THAT(run.last_error_line(), HasSubstr("If it is libsyncrun.so.0"));
+  EXPECT_THAT(run.last_error_line(), HasSubstr("LD_LIBRARY_PATH="));
+}
+
 TEST_F(Program, IsFoundByItsPathInThePathAndThroughLinks) {
   fs::create_symlink("a program", folder_.at("link"));
   fs::create_hard_link(copy_, folder_.at("second name"));

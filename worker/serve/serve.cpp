@@ -11,6 +11,7 @@
 #include "common/text/errors.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/run.hpp"
+#include "syncrun/version.hpp"
 #include "worker/helpers/helper.hpp"
 #include "worker/serve/parent_link.hpp"
 #include "worker/serve/parentage.hpp"
@@ -78,7 +79,7 @@ std::optional<int> serve_if_worker(int, char**) {
     auto attached = detail::attach_if_worker();
     if (!attached) {
       if (const auto code = detail::serve_if_agent()) return code;
-      detail::supervisor_link().send({detail::SupervisorMessage::Kind::hello, 0, {}});
+      detail::supervisor_link().send({detail::SupervisorMessage::Kind::hello, 0, version()});
       return std::nullopt;
     }
     attachment = new detail::Attachment(std::move(*attached));

@@ -46,6 +46,17 @@ TEST(Command, EndsWithTheProgramsExitCode) {
   EXPECT_EQ(run.last_error_line(), "syncrun: the program exited with code 3");
 }
 
+TEST(Command, SaysThatTheProgramUsesALibraryOfAnotherVersion) {
+  const std::string own = "this is syncrun " SYNCRUN_VERSION ", and the program uses the library of ";
+  for (const auto& [librarys, words] : {std::pair("0.0.7", "version 0.0.7"), {"", "an earlier version"}}) {
+    CommandRun run({scripted_program(), "use-version", librarys});
+    EXPECT_EQ(run.exit_code(), 0);
+    EXPECT_THAT(run.errors(), HasSubstr(own + words +
+                                        ": options and messages may be lost. Use the syncrun that was "
+                                        "installed with the library\n"));
+  }
+}
+
 TEST(Command, PrintsTheVerdictLast) {
   CommandRun run({scripted_program(), "verdict", "call 7: rank 2 (cpu2) was lost\nit ran out of memory"});
   EXPECT_EQ(run.exit_code(), 1);

@@ -87,6 +87,21 @@ TEST(Conclusion, DoubtsAProgramThatNeverStartedSyncrun) {
   EXPECT_EQ(conclude(end).exit_code, 4);
 }
 
+TEST(Conclusion, SaysHowTheLoaderFindsTheLibrary) {
+  auto end = ended(exited(127));
+  end.said_hello = false;
+  EXPECT_THAT(conclude(end).message, testing::HasSubstr("is it a Syncrun program?")) << "it may be a script";
+  end.needed_library = "libsyncrun.so.0.1";
+  EXPECT_EQ(
+      conclude(end).message,
+      "prog ended (exited with code 127) before its main: the loader has not found a library, and its line above names "
+      "it. If it is libsyncrun.so.0.1, set LD_LIBRARY_PATH=FOLDER, or link the program with -Wl,-rpath,FOLDER, or run "
+      "ldconfig if the folder is one of the system's, such as /usr/local/lib");
+  EXPECT_EQ(conclude(end).exit_code, 127);
+  end.library_folder = "/opt/syncrun/lib";
+  EXPECT_THAT(conclude(end).message, testing::HasSubstr("LD_LIBRARY_PATH=/opt/syncrun/lib, or"));
+}
+
 TEST(Conclusion, SaysThatTheMasterWasKilledForLackOfMemory) {
   auto end = ended(killed_by(SIGKILL));
   end.kill_hint = ", probably by the out-of-memory killer";

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/protocol/supervisor_link.hpp"
+#include "syncrun/version.hpp"
 
 extern char** environ;
 
@@ -34,7 +35,7 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-void say_hello(const Script& script) { script.link.send({Kind::hello, 0, ""}); }
+void say_hello(const Script& script) { script.link.send({Kind::hello, 0, syncrun::version()}); }
 void announce(const Script& script, int worker) { script.link.send({Kind::worker, worker, ""}); }
 void send_verdict(const Script& script, const std::string& verdict) { script.link.send({Kind::verdict, 0, verdict}); }
 
@@ -75,6 +76,12 @@ int next_signal(std::initializer_list<int> signals, int milliseconds) {
 int exit_with_code(Script& script) {
   say_hello(script);
   return std::atoi(script.argument.c_str());
+}
+
+/// Uses a library whose version is the argument.
+int use_version(Script& script) {
+  script.link.send({Kind::hello, 0, script.argument});
+  return 0;
 }
 
 int exit_without_hello(Script& script) { return std::atoi(script.argument.c_str()); }
@@ -266,6 +273,7 @@ int report_start(Script& script) {
 int main(int argc, char** argv) {
   const std::map<std::string, int (*)(Script&)> scripts{{"exit", exit_with_code},
                                                         {"exit-without-hello", exit_without_hello},
+                                                        {"use-version", use_version},
                                                         {"crash", crash},
                                                         {"fail-times", fail_times},
                                                         {"fail-once", fail_once},
