@@ -96,6 +96,15 @@ std::string describe_mapping(std::span<const DeviceId> devices, int first_rank) 
   return text;
 }
 
+std::string describe_crowd(std::span<const DeviceId> devices, int cores) {
+  constexpr int kManyPerCore = 8;
+  const auto workers = std::count_if(devices.begin(), devices.end(),
+                                     [](const DeviceId& device) { return device.kind == DeviceKind::cpu; });
+  if (workers <= kManyPerCore * cores) return {};
+  return std::to_string(workers) + " workers share " + std::to_string(cores) + (cores == 1 ? " core" : " cores") +
+         ", so calls are slow; -n cpu starts one worker per core";
+}
+
 ChosenDevices resolve_devices(std::string_view devices_text, std::string_view processes_text,
                               const DevicesSource& source) {
   if (!devices_text.empty()) {

@@ -18,6 +18,9 @@ namespace syncrun::detail {
 /// `devices` are those of consecutive ranks, which begin with `first_rank`.
 std::string describe_mapping(std::span<const DeviceId> devices, int first_rank = 0);
 
+/// Says that there are far more CPU workers than cores (`cores`), which is allowed but rarely meant. Empty if not.
+std::string describe_crowd(std::span<const DeviceId> devices, int cores);
+
 /// The names of the options by which the user has chosen devices, for messages.
 struct DevicesSource {
   std::string_view devices;

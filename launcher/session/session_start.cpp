@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/os/wait.hpp"
@@ -65,7 +66,11 @@ void announce(const Settings& settings, const ControlBlock& control, Logger& log
     if (!warning.empty()) logger.warn(warning);
   }
   std::vector<std::string> lines;
-  if (settings.nodes.empty()) lines.push_back(describe_mapping(settings.devices));
+  if (settings.nodes.empty()) {
+    lines.push_back(describe_mapping(settings.devices));
+    if (auto crowd = describe_crowd(settings.devices, usable_cores()); !crowd.empty())
+      lines.push_back(std::move(crowd));
+  }
   for (const NodePlace& node : settings.nodes) {
     const auto devices =
         std::span(settings.devices)

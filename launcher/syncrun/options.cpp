@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
+#include <numeric>
+#include <string_view>
+#include <utility>
 
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
@@ -143,9 +147,107 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
   }
 }
 
+/// Options of mpirun, srun, torchrun and the like that users try here, and what to do in Syncrun.
+struct ForeignOption {
+  std::string_view name;  // in small letters, with '-' for '_'
+  std::string_view advice;
+};
+constexpr std::string_view kWorkersAdvice = "write -n N for the number of workers on this machine";
+constexpr std::string_view kNodesAdvice =
+    "on several machines, an engine starts syncrun: srun -N NODES --mpi=pmix syncrun program, or mpirun -H HOSTS "
+    "--map-by "
+    "ppr:1:node --bind-to none syncrun program";
+constexpr std::string_view kBindingAdvice =
+    "leave it out: syncrun binds workers to the cores of a NUMA node by itself. (It is an option of mpirun or srun, "
+    "which "
+    "stands before syncrun)";
+constexpr std::string_view kMeetingAdvice = "leave it out: the workers of a job find each other by themselves";
+constexpr std::array<ForeignOption, 34> kForeignOptions{{
+    {"-np", kWorkersAdvice},
+    {"-c", kWorkersAdvice},
+    {"--np", kWorkersAdvice},
+    {"--n", kWorkersAdvice},
+    {"--ntasks", kWorkersAdvice},
+    {"--ntasks-per-node", kWorkersAdvice},
+    {"--num-processes", kWorkersAdvice},
+    {"--num-gpus", "write -n N or -n gpu for the GPUs of this machine"},
+    {"--gpus", "write -n N or -n gpu for the GPUs of this machine"},
+    {"--gpus-per-node", "write -n N or -n gpu for the GPUs of this machine"},
+    {"--cpu", "write -n cpu, or name the devices: --devices cpu0,cpu1"},
+    {"--nnodes", kNodesAdvice},
+    {"--num-nodes", kNodesAdvice},
+    {"-h", kNodesAdvice},
+    {"--host", kNodesAdvice},
+    {"--hosts", kNodesAdvice},
+    {"-hosts", kNodesAdvice},
+    {"--hostfile", kNodesAdvice},
+    {"-hostfile", kNodesAdvice},
+    {"--machinefile", kNodesAdvice},
+    {"-machinefile", kNodesAdvice},
+    {"--bind-to", kBindingAdvice},
+    {"-bind-to", kBindingAdvice},
+    {"--map-by", kBindingAdvice},
+    {"--cpu-bind", kBindingAdvice},
+    {"--cpus-per-task", kBindingAdvice},
+    {"--standalone", kMeetingAdvice},
+    {"--node-rank", kMeetingAdvice},
+    {"--master-addr", kMeetingAdvice},
+    {"--master-port", kMeetingAdvice},
+    {"--rdzv-backend", kMeetingAdvice},
+    {"--rdzv-endpoint", kMeetingAdvice},
+    {"--rdzv-id", kMeetingAdvice},
+    {"--oversubscribe", "leave it out: -n may be larger than the number of cores"},
+}};
+
+/// How many letters to insert, remove or replace to get from one word to the other.
+std::size_t distance_of(std::string_view one, std::string_view other) {
+  std::vector<std::size_t> row(other.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < other.size(); ++j) {
+      const std::size_t replaced = diagonal + (one[i] == other[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+/// The option of `syncrun` that is written almost like this one. Empty if there is none.
+std::string nearest_option(std::string_view name) {
+  constexpr std::size_t kMostLetters = 3;
+  std::string nearest;
+  std::size_t least = kMostLetters;
+  for (const option& each : kLongOptions) {
+    if (each.name == nullptr) continue;
+    const std::string candidate = std::string("--") + each.name;
+    const std::size_t distance = distance_of(name, candidate);
+    if (distance >= least || distance > candidate.size() / 3) continue;
+    least = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+/// What to write in place of an option that `syncrun` does not have. Empty if there is no advice.
+std::string advice_on(const std::string& word) {
+  std::string name = word.substr(0, word.find('='));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char letter) { return letter == '_' ? '-' : static_cast<char>(std::tolower(letter)); });
+  const auto found = std::find_if(kForeignOptions.begin(), kForeignOptions.end(),
+                                  [&](const ForeignOption& each) { return each.name == name; });
+  if (found != kForeignOptions.end()) return std::string(found->advice);
+  if (!name.starts_with("--")) return {};
+  const std::string nearest = nearest_option(name);
+  return nearest.empty() ? std::string() : "did you mean " + nearest + "?";
+}
+
 [[noreturn]] void throw_bad_option(int which, const std::string& word) {
   if (which == ':') throw_usage("option " + word + ": expected a value after it, got none");
-  throw_usage("expected an option of syncrun (see syncrun --help), got '" + word + "'");
+  const std::string advice = advice_on(word);
+  throw_usage("expected an option of syncrun (see syncrun --help), got '" + word + "'" +
+              (advice.empty() ? "" : "; " + advice));
 }
 
 /// Whether -n says the same as the list of devices.
@@ -184,7 +286,11 @@ CommandOptions parse_command_line(int argc, char** argv) {
     // '+': stop at the program's name. ':': distinguish a missing value from an unknown option.
     const int which = ::getopt_long(argc, argv, "+:n:h", kLongOptions.data(), nullptr);
     if (which == -1) break;
-    if (which == '?' || which == ':') throw_bad_option(which, argv[at]);
+    // getopt takes -np for -n with the value p, and -hostfile for -h.
+    const std::string_view word = argv[at];
+    const bool is_np = word.starts_with("-np");
+    const bool is_other = is_np || word.starts_with("-host");
+    if (which == '?' || which == ':' || is_other) throw_bad_option(which, is_np ? "-np" : argv[at]);
     accept_option(options, which, ::optarg == nullptr ? "" : ::optarg);
   }
   if (options.action == Action::version || options.action == Action::help) return options;

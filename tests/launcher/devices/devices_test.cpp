@@ -109,6 +109,13 @@ TEST(Devices, AreMappedToRanksInOneLine) {
   EXPECT_EQ(mapping("cpu9,cpu0,cpu1,cpu2,cpu5"), "rank 0 on cpu9, ranks 1 to 3 on cpu0 to cpu2, rank 4 on cpu5");
 }
 
+TEST(Devices, ThatCrowdTheCoresAreWorthANote) {
+  const auto crowd = [](const std::string& count, int cores) { return describe_crowd(resolved("", count), cores); };
+  EXPECT_EQ(crowd("16", 2), "");
+  EXPECT_EQ(crowd("1000", 2), "1000 workers share 2 cores, so calls are slow; -n cpu starts one worker per core");
+  EXPECT_EQ(crowd("9", 1), "9 workers share 1 core, so calls are slow; -n cpu starts one worker per core");
+}
+
 TEST(Devices, OfBothKindsAreMappedByThemselves) {
   const std::vector<DeviceId> both{{DeviceKind::cuda, 0}, {DeviceKind::cpu, 1}, {DeviceKind::cpu, 2}};
   EXPECT_EQ(describe_mapping(both), "rank 0 on cuda0, rank 1 on cpu1, rank 2 on cpu2");

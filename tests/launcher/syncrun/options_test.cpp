@@ -116,6 +116,29 @@ TEST(CommandLine, RefusesUnknownOptionsAndMissingValues) {
   EXPECT_THAT(refusal({"--quiet=yes", "prog"}), HasSubstr("got '--quiet=yes'"));
 }
 
+TEST(CommandLine, SaysWhatToWriteForTheOptionsOfOtherTools) {
+  const std::string refused = "expected an option of syncrun (see syncrun --help), got ";
+  const std::string workers = "; write -n N for the number of workers on this machine";
+  EXPECT_EQ(refusal({"-np", "2", "prog"}), refused + "'-np'" + workers);
+  EXPECT_EQ(refusal({"-np2", "prog"}), refused + "'-np'" + workers);
+  EXPECT_EQ(refusal({"--nproc_per_node=2", "prog"}), refused + "'--nproc_per_node=2'; did you mean --nproc-per-node?");
+  for (const std::string option : {"--nnodes=2", "-H", "--hostfile", "--host", "-hostfile", "--num_nodes"})
+    EXPECT_THAT(refusal({option, "prog"}),
+                HasSubstr("'" + option + "'; on several machines, an engine starts syncrun"));
+  for (const std::string option : {"--bind-to", "--map-by=slot"})
+    EXPECT_THAT(refusal({option, "prog"}), HasSubstr("'" + option + "'; leave it out: syncrun binds workers"));
+  for (const std::string option : {"--standalone", "--master_addr=a", "--rdzv-backend=c10d"})
+    EXPECT_THAT(refusal({option, "prog"}), HasSubstr("; leave it out: the workers of a job find each other"));
+}
+
+TEST(CommandLine, NamesTheNearestOption) {
+  EXPECT_THAT(refusal({"--time-out", "3", "prog"}), HasSubstr("got '--time-out'; did you mean --timeout?"));
+  EXPECT_THAT(refusal({"--log_dir=x", "prog"}), HasSubstr("got '--log_dir=x'; did you mean --log-dir?"));
+  EXPECT_THAT(refusal({"--devcies", "cpu0", "prog"}), HasSubstr("did you mean --devices?"));
+  EXPECT_THAT(refusal({"--frobnicate", "prog"}), testing::EndsWith("got '--frobnicate'"));
+  EXPECT_THAT(refusal({"--n-best", "prog"}), testing::EndsWith("got '--n-best'"));
+}
+
 TEST(CommandLine, RefusesBadCountsAndDevices) {
   for (const std::string count : {"0", "-1", "x", ""}) {
     EXPECT_THAT(refusal({"-n", count, "prog"}), HasSubstr("got '" + count + "'"));
