@@ -246,6 +246,7 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   call.is_first = function.came_through_after != session_->commands().replacements();
   if (const auto failure = take_dependencies()) return failure;
   if (state.has_values) values.depend(command.ranks);
+  state.settled->check();  // nothing has waited since the last check
   const std::uint64_t id = session_->commands().publish();
   state.is_published = true;
   if (state.has_values || function.keeps_outputs) values.note(command.ranks, id);

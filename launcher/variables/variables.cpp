@@ -92,7 +92,7 @@ std::string not_assigned(const VariableRecord& variable, const Settled& settled,
     is_lost = is_lost || assigned.has_lost(static_cast<std::size_t>(rank));
   }
   return "'" + variable.name + "' has no values on rank" + (count == 1 ? " " : "s ") + ranks +
-         (is_lost ? " (they were lost there: the worker was lost and replaced, or a call failed that was to write them)"
+         (is_lost ? " (lost: the worker was lost and replaced, or a call failed that was to write them)"
                   : " (nothing was assigned there)") +
          ": use set there, or broadcast or scatter, first";
 }

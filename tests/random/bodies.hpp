@@ -83,6 +83,14 @@ struct Scale {
   }
 };
 
+/// to[i] = number.
+template <class D, class T>
+struct Fill {
+  T* to;
+  double number;
+  constexpr void operator()(std::int64_t i) const { D::store(to, i, number); }
+};
+
 /// to[i] += *number.
 template <class D, class T>
 struct AddNumber {
@@ -179,7 +187,8 @@ Means<T> average(typename D::Worker& worker, sr::Scattered<const T, 2> x, Fault 
   spin<D>(worker, fault);
   const std::int64_t columns = x.shape(1);
   const auto rows = static_cast<double>(x.rows());
-  Means<T> own{.mean = {worker, {columns}}, .rows = x.rows()};
+  Means<T> own{.mean = {worker, {columns}}, .rows = {worker, sr::Shape<0>()}};
+  D::run(worker, 1, Fill<D, std::int64_t>{own.rows.data(), rows});
   double* const number = worker.template scratch<double>(1).data();
   D::run(worker, columns, Columns<D, T, T>{x.data(), x.rows(), columns, own.mean.data(), nullptr, nullptr, rows});
   fault.reach(worker, Stage::half);

@@ -209,9 +209,11 @@ class Program {
 
   // ---- failures -------------------------------------------------------------------------------------------------
 
-  /// A kill that meets other faults would explain everything, so there is one at a time.
-  bool can_be_killed() const { return options_.replaces_workers && lost_rank_ < 0; }
-  void kill(int rank, int delay_us);
+  /// A rank may die if no other one does, and if no call may fail before it gets there.
+  bool can_be_killed() const { return has_faults && has_kills && lost_rank_ < 0 && faults_in_flight_.empty(); }
+  Fault deadly_fault(Choices& choices, int rank);
+  /// Kills a worker, and may stop another one for some time before that.
+  void kill(int rank, int delay_us, int stopped_rank);
   /// Waits for all calls, or for those of a rank. This may throw any failure whose future was dropped.
   void wait_in(Call& call, int rank);
   /// After an error: takes all results and checks all copies that are not certain.
@@ -244,6 +246,8 @@ class Program {
   void see_loss();
   void check_faults_were_seen() const;
   void check_copy(Array& array, int rank);
+  /// Those of the same kind as the lost rank, if there are any. Else those of the kind of the first one.
+  std::vector<int> comparable_survivors() const;
   void check_new_worker(Array& array);
   bool check_value(Array& array);
   void end_failures();

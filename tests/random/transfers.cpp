@@ -208,8 +208,9 @@ void copy_one(Program& program, Choices& choices, Variable<T>& variable) {
   const int from = choices.index(count);
   const int to = choices.index(count);
   if (!variable.copy(from).is_assigned) return;
-  const auto call = program.begin_transfer(variable.name + ".copy(" + text_of(from) + ", " + text_of(to) + ")",
-                                           from == to ? std::vector{from} : std::vector{from, to});
+  // Like a call whose future is dropped.
+  const auto call = program.begin_call(variable.name + ".copy(" + text_of(from) + ", " + text_of(to) + ")",
+                                       from == to ? std::vector{from} : std::vector{from, to});
   program.use(*call, variable);
   const Numbers numbers = variable.copy(from).newest();
   program.attempt(*call, [&] { variable.handle.copy(from, to); });
@@ -258,6 +259,31 @@ void assign(Program& program, Choices& choices, Variable<T>& variable) {
   }
 }
 
+/// A rank dies in a call that reads the variable. The next operation on the variable meets the loss at any time: before it
+/// begins, while it waits, or later.
+template <class T>
+void transfer_at_loss(Program& program, Choices& choices, Variable<T>& variable) {
+  const int rank = choices.index(static_cast<std::size_t>(program.ranks()));
+  const Fault fault = program.deadly_fault(choices, rank);
+  const auto call = program.begin_call("read(" + variable.name + ") on " + text_of(std::vector{rank}), {rank}, fault);
+  program.use(*call, variable);
+  make_call(program, Way::holds, call, program.functions<T>().read.on_rank(rank), [](const Read<T>&) {}, {},
+            variable.argument(), fault);
+  const auto kind = choices.number(0, 9);
+  if (kind <= 4) return change_by_all(program, choices, variable);
+  if (kind == 5) return assign(program, choices, variable);
+  if (kind == 6) return copy_one(program, choices, variable);
+  if (kind <= 8) return look(program, choices, variable);
+  if (!have_one_width(variable)) return;
+  const auto again = program.begin_call("read(" + variable.name + ") on all ranks", program.all_ranks());
+  program.use(*again, variable);
+  make_call(program, choose_way(choices), again, program.functions<T>().read.template only<&Read<T>::rows>(),
+            [text = again->text, expected = joined(copies_of(variable))](const sr::Gather<T, 2>& got) {
+              compare(numbers_of<T>(got.span(), got.rows(), got.shape()[1]), expected, text);
+            },
+            {}, variable.argument(), Fault{});
+}
+
 template <class T>
 void transfer_of(Program& program, Choices& choices) {
   const auto variable = choose_variable<T>(program, choices);
@@ -268,6 +294,7 @@ void transfer_of(Program& program, Choices& choices) {
   // These compute from the copies, so they must be known.
   program.make_certain(*variable);
   if (!is_assigned(*variable, all)) return;
+  if (program.can_be_killed() && choices.chance(10)) return transfer_at_loss(program, choices, *variable);
   if (kind <= 6) return change_by_all(program, choices, *variable);
   if (kind == 7) return change_two(program, choices, *variable);
   look(program, choices, *variable);

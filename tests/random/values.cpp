@@ -90,12 +90,13 @@ void use_session(Program& program, Choices& choices) {
   const auto kind = choices.number(0, 9);
   const int rank = choices.index(static_cast<std::size_t>(program.ranks()));
   if (kind <= 3) {
-    if (program.has_kills && program.has_faults && !program.may_lose() && program.can_be_killed() &&
-        choices.chance(60)) {
-      const int delay_us = choices.chance(30) ? 0 : static_cast<int>(choices.number(0, 3000));
-      program.say("rank " + text_of(rank) + " is killed after " + text_of(delay_us) + " us");
-      program.kill(rank, delay_us);
-    }
+    if (!program.can_be_killed() || !choices.chance(60)) return;
+    const int delay_us = choices.chance(30) ? 0 : static_cast<int>(choices.number(0, 3000));
+    const int other = choices.index(static_cast<std::size_t>(program.ranks()));
+    const int stopped = choices.chance(20) && other != rank ? other : -1;
+    program.say("rank " + text_of(rank) + " is killed after " + text_of(delay_us) + " us" +
+                (stopped < 0 ? "" : ", while rank " + text_of(stopped) + " is stopped"));
+    program.kill(rank, delay_us, stopped);
     return;
   }
   if (kind <= 5) {
