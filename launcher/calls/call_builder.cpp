@@ -232,12 +232,11 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
     }
     command.timeout_ms = std::min(*options_->timeout, Patience::kLongestLimit).count();
   }
-  find_rows();
-
   CallValues values(session_->commands(), session_->logger(), function, *state.in_flight);
-  if (state.has_values) {
+  if (state.has_values) {  // a Value that was lost has no rows
     if (const auto failure = values.check(command.ranks)) return failure;
   }
+  find_rows();
   if (function.keeps_outputs) values.make(call, command.ranks, result, *state.slot);
   if (state.has_values) {
     if (const auto failure = values.bring(command.ranks)) return failure;
