@@ -177,40 +177,6 @@ TEST_P(RespawnInAWait, ACallIsCheckedAgainAfterItHasWaitedForRoomForAMove) {
   }
 }
 
-/// Minimises a quadratic in steps. If a step fails, the program continues from its own checkpoint.
-TEST_P(Respawn, LetsTrainingGoOnFromWhereTheProgramLikes) {
-  constexpr int kSteps = 30;
-  const auto step =
-      session_.function(+[](CpuWorker& worker, Comm& comm, Local<double, 1> w, BoardView board, bool dies) {
-        std::vector<double> gradient(w.begin(), w.end());
-        if (dies && worker.rank() == worker.world_size() - 1) die(Death::kill, board);
-        comm.all_reduce(gradient, Reduction::sum);
-        for (std::size_t i = 0; i < gradient.size(); ++i) {
-          w[static_cast<std::int64_t>(i)] -= 0.1 * gradient[i] / worker.world_size();
-        }
-      });
-  auto w = session_.shared<double, 1>("w");
-  std::vector<double> checkpoint{3, -4};
-  w.broadcast(checkpoint);
-  int losses = 0;
-  for (int at = 0; at < kSteps;) {
-    try {
-      step(w, board_.data(), losses < 3 && at % 10 == 9);
-      ++at;
-      checkpoint = copy_of(w, 0);
-    } catch (const Error& error) {
-      ASSERT_EQ(error.kind(), ErrorKind::worker_lost);
-      ++losses;
-      w.broadcast(checkpoint);
-    }
-  }
-  EXPECT_EQ(losses, 3);
-  for (int rank = 0; rank < world_size(); ++rank) {
-    EXPECT_NEAR(w.get(rank)[0], 3 * std::pow(0.9, kSteps), 1e-12);
-    EXPECT_NEAR(w.get(rank)[1], -4 * std::pow(0.9, kSteps), 1e-12);
-  }
-}
-
 // ---- memory that a peer still writes ---------------------------------------------------------------------------
 
 enum class Memory : std::uint8_t { output, scratch };

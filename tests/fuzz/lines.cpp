@@ -19,7 +19,7 @@ void pass_on(std::string_view text) {
   std::array<int, 2> ends{};
   fuzzing::expect(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0, "a pipe");
   const fuzzing::MemoryFile file("", 0);
-  const KeptDescriptor log(FileDescriptor(::open(file.path().c_str(), O_WRONLY | O_CLOEXEC)));
+  ChildLog log{.path = file.path(), .fd = FileDescriptor(::open(file.path().c_str(), O_WRONLY | O_CLOEXEC))};
   KeptDescriptor nowhere(FileDescriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC)));
   NonblockingWriter writer(nowhere.get());
   FileDescriptor from(ends[0]);

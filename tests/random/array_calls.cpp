@@ -30,6 +30,10 @@ void moved(Program& program, Array& array, const std::vector<int>& ranks, bool i
   array.holders.insert(ranks.begin(), ranks.end());
 }
 
+void make_wild(Array& array, const std::vector<int>& ranks) {
+  for (const int rank : ranks) array.copy(rank).is_wild = true;
+}
+
 template <class T>
 void change_array(Program& program, Choices& choices) {
   const auto ranks = program.some_ranks(choices);
@@ -44,11 +48,13 @@ void change_array(Program& program, Choices& choices) {
   const auto call = program.begin_call(
       "change(" + array->name + ", scale " + std::to_string(scale) + ") on " + text_of(ranks), ranks, fault);
   program.use(*call, *array);
+  const bool is_ambiguous = program.is_ambiguous(*array, ranks);
   for (const int rank : ranks) {
     program.write(call, *array, rank,
                   {.numbers = scaled(array->copy(rank).newest(), scale, nullptr, shifts[static_cast<std::size_t>(rank)],
                                      rounding_of<T>())});
   }
+  if (is_ambiguous) make_wild(*array, ranks);
   program.wrote(call, *array);
   moved(program, *array, ranks, true);
   make_call_on(
@@ -73,10 +79,12 @@ void add_arrays(Program& program, Choices& choices) {
       fault);
   program.use(*call, *to);
   program.use(*call, *from);
+  const bool is_ambiguous = program.is_ambiguous(*to, ranks) || program.is_ambiguous(*from, ranks);
   for (const int rank : ranks) {
     program.write(call, *to, rank,
                   {.numbers = scaled(to->copy(rank).newest(), scale, &from->copy(rank).newest(), 0, rounding_of<T>())});
   }
+  if (is_ambiguous) make_wild(*to, ranks);
   program.wrote(call, *to);
   moved(program, *to, ranks, true);
   moved(program, *from, ranks, false);
@@ -100,6 +108,7 @@ void keep_sum(Program& program, Choices& choices) {
   moved(program, *x, ranks, false);
   moved(program, *y, ranks, false);
   const Numbers sum = scaled(x->copy(rank).newest(), 1, &y->copy(rank).newest(), 0, rounding_of<T>());
+  const bool is_ambiguous = program.is_ambiguous(*x, ranks) || program.is_ambiguous(*y, ranks);
   std::shared_ptr<OneValue<T>> made;
   const bool is_held = choices.chance(40);
   program.attempt(*call, [&] {
@@ -122,6 +131,7 @@ void keep_sum(Program& program, Choices& choices) {
   program.say("  makes '" + made->name + "'");
   made->made_by = call;
   made->copies[0].set(sum);
+  made->copies[0].is_wild = is_ambiguous;
   made->holders = {rank};
   program.wrote(call, *made);
   made->is_used_since_kill = true;
@@ -147,11 +157,13 @@ void read_array(Program& program, Choices& choices) {
   program.use(*call, *array);
   moved(program, *array, ranks, false);
   const std::string text = call->text;
+  const bool is_known = !program.is_ambiguous(*array, ranks);
   const auto& f = program.functions<T>().read;
   if (!have_one_shape || choices.chance(30)) {
     make_call_on(
         ranks, choices, program, way, call, f.template only<&Read<T>::rows>(),
-        [text, expected = joined(copies)](const sr::Gather<T, 2>& got) {
+        [text, is_known, expected = joined(copies)](const sr::Gather<T, 2>& got) {
+          if (!is_known) return;
           compare(numbers_of<T>(got.span(), got.rows(), got.shape()[1]), expected, text);
         },
         {}, array->argument(), fault);
@@ -160,8 +172,9 @@ void read_array(Program& program, Choices& choices) {
   const auto rounding = rounding_of<T>();
   make_call_on(
       ranks, choices, program, way, call, f,
-      [text, rows = joined(copies), sum = reduced(copies, sr::Reduction::sum, rounding),
+      [text, is_known, rows = joined(copies), sum = reduced(copies, sr::Reduction::sum, rounding),
        max = reduced(copies, sr::Reduction::max, rounding)](const Read<T>& got) {
+        if (!is_known) return;
         compare(numbers_of<T>(got.rows.span(), got.rows.rows(), got.rows.shape()[1]), rows, text + ".rows");
         compare(numbers_of<T>(got.sum.span(), got.sum.rows(), got.sum.shape()[1]), sum, text + ".sum");
         compare(numbers_of<T>(got.max.span(), got.max.rows(), got.max.shape()[1]), max, text + ".max");
@@ -231,8 +244,10 @@ void select_rows(Program& program, Choices& choices) {
   const Numbers all = joined(parts);
   make_call_on(
       ranks, choices, program, way, call, program.functions<T>().select,
-      [text = call->text, all, sum = reduced_columns(all, sr::Reduction::sum, rounding),
+      [text = call->text, is_known = !program.is_ambiguous(*array, ranks), all,
+       sum = reduced_columns(all, sr::Reduction::sum, rounding),
        min = reduced_columns(all, sr::Reduction::min, rounding)](const Selected<T>& got) {
+        if (!is_known) return;
         compare(numbers_of<T>(got.rows.span(), got.rows.rows(), got.rows.shape()[1]), all, text + ".rows");
         compare(numbers_of<T>(got.sum.span(), 1, got.sum.size()), sum, text + ".sum");
         compare(numbers_of<T>(got.min.span(), 1, got.min.size()), min, text + ".min");
@@ -285,6 +300,7 @@ void collect_copies(Program& program, Choices& choices) {
                          ranks, fault);
   program.use(*call, *v);
   program.use(*call, *room);
+  const bool is_ambiguous = program.is_ambiguous(*v, ranks) || program.is_ambiguous(*room, ranks);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     Numbers result;
     Numbers in_room = room->copy(ranks[i]).newest();
@@ -311,6 +327,10 @@ void collect_copies(Program& program, Choices& choices) {
     // The pages do not say what a collective that fails leaves.
     program.write(call, *v, ranks[i], {.numbers = result, .is_wild = true});
     program.write(call, *room, ranks[i], {.numbers = in_room, .is_wild = true});
+  }
+  if (is_ambiguous) {
+    make_wild(*v, ranks);
+    make_wild(*room, ranks);
   }
   program.wrote(call, *v);
   program.wrote(call, *room);

@@ -56,10 +56,10 @@ int programs_per_session();
 
 // ---- for the files that define these functions ------------------------------------------------------------------
 
-/// A function with the bodies for kinds Cpu and Others. `kBody` is a template of the kind: []<class D> { return ...; }
+/// A function with the bodies for kinds Cpu and Others. `BodyOf` returns the body for a kind.
 template <class Cpu, class... Others, class BodyOf>
 auto function_of(sr::Session& session, BodyOf body) {
-  return session.function(body.template operator()<Cpu>(), body.template operator()<Others>()...);
+  return session.function(body(Cpu()), body(Others())...);
 }
 
 template <class T, class... D>
@@ -67,25 +67,25 @@ Functions<T> functions_of(sr::Session& s) {
   const auto averages = [&] {
     if constexpr (sr::FloatingElement<T>) {
       return typename Functions<T>::Averages{
-          function_of<D...>(s, []<class K> { return average<K, T>; }),
-          function_of<D...>(s, []<class K> { return change_by_rows<K, T, sr::op::avg>; })};
+          function_of<D...>(s, []<class K>(K) { return average<K, T>; }),
+          function_of<D...>(s, []<class K>(K) { return change_by_rows<K, T, sr::op::avg>; })};
     } else {
       return typename Functions<T>::None{};
     }
   };
   return {
-      .fold = function_of<D...>(s, []<class K> { return fold<K, T>; }),
-      .add_rows = function_of<D...>(s, []<class K> { return change_by_rows<K, T, sr::op::sum>; }),
-      .max_rows = function_of<D...>(s, []<class K> { return change_by_rows<K, T, sr::op::max>; }),
-      .min_rows = function_of<D...>(s, []<class K> { return change_by_rows<K, T, sr::op::min>; }),
-      .change = function_of<D...>(s, []<class K> { return change<K, T>; }),
-      .add = function_of<D...>(s, []<class K> { return add<K, T>; }),
-      .keep = function_of<D...>(s, []<class K> { return keep<K, T>; }),
-      .read = function_of<D...>(s, []<class K> { return read<K, T>; }),
-      .select = function_of<D...>(s, []<class K> { return select<K, T>; }),
-      .replayed = function_of<D...>(s, []<class K> { return K::replayed(&random_test::replayed<K, T>); }),
-      .collect = function_of<D...>(s, []<class K> { return collect<K, T>; }),
-      .average_in_comm = function_of<D...>(s, []<class K> { return average_in_comm<K, T>; }),
+      .fold = function_of<D...>(s, []<class K>(K) { return fold<K, T>; }),
+      .add_rows = function_of<D...>(s, []<class K>(K) { return change_by_rows<K, T, sr::op::sum>; }),
+      .max_rows = function_of<D...>(s, []<class K>(K) { return change_by_rows<K, T, sr::op::max>; }),
+      .min_rows = function_of<D...>(s, []<class K>(K) { return change_by_rows<K, T, sr::op::min>; }),
+      .change = function_of<D...>(s, []<class K>(K) { return change<K, T>; }),
+      .add = function_of<D...>(s, []<class K>(K) { return add<K, T>; }),
+      .keep = function_of<D...>(s, []<class K>(K) { return keep<K, T>; }),
+      .read = function_of<D...>(s, []<class K>(K) { return read<K, T>; }),
+      .select = function_of<D...>(s, []<class K>(K) { return select<K, T>; }),
+      .replayed = function_of<D...>(s, []<class K>(K) { return K::replayed(&random_test::replayed<K, T>); }),
+      .collect = function_of<D...>(s, []<class K>(K) { return collect<K, T>; }),
+      .average_in_comm = function_of<D...>(s, []<class K>(K) { return average_in_comm<K, T>; }),
       .averages = averages(),
   };
 }

@@ -21,11 +21,6 @@ class Difference : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-inline bool muted(const char* what) {  // LOCAL
-  const char* const list = std::getenv("RANDOM_MUTE");
-  return list != nullptr && std::string(list).find(what) != std::string::npos;
-}
-
 /// Random choices, which are the same on every machine.
 class Choices {
  public:

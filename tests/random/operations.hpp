@@ -154,7 +154,7 @@ template <class T>
 Numbers random_numbers(Choices& choices, std::int64_t rows, std::int64_t columns) {
   Numbers numbers{.rows = rows, .columns = columns, .values = {}, .slack = 0};
   const bool has_fractions = sr::FloatingElement<T> && choices.chance(20);
-  const bool has_odd = sr::FloatingElement<T> && choices.chance(10) && !muted("nan");
+  const bool has_odd = sr::FloatingElement<T> && choices.chance(10);
   for (std::int64_t i = 0; i < rows * columns; ++i) {
     double number = static_cast<double>(choices.number(-2, 9));
     if (has_fractions) number = number / 7;
@@ -302,7 +302,7 @@ std::shared_ptr<InputOf<T>> choose_input(Program& program, Choices& choices) {
 /// Calls `f` with one of the element types.
 template <class F>
 void with_type(Choices& choices, const F& f) {
-  switch (choices.number(0, muted("16bit") ? 3 : 5)) {
+  switch (choices.number(0, 5)) {
     case 0: return f.template operator()<float>();
     case 1: return f.template operator()<double>();
     case 2: return f.template operator()<std::int32_t>();

@@ -115,8 +115,8 @@ Fault Program::choose_fault(Choices& choices, const std::vector<int>& ranks_with
 
 void Program::run(std::uint64_t seed, const std::vector<int>& operations) {
   Choices plan(seed);
-  has_faults = plan.chance(60) && !muted("faults");
-  has_kills = plan.chance(60) && options_.replaces_workers && !muted("kills");
+  has_faults = plan.chance(60);
+  has_kills = plan.chance(60) && options_.replaces_workers;
   for (const int operation : operations) {
     // Each operation has random numbers of its own, so the others stay the same when one is left out.
     Choices choices(seed * 1000 + static_cast<std::uint64_t>(operation) + 1);
@@ -216,6 +216,17 @@ void Program::write(const std::shared_ptr<Call>& call, Array& array, int rank, S
 
 void Program::update(const std::shared_ptr<Call>& call, Array& array, int rank, Numbers numbers) {
   if (!call->fails_itself) write(call, array, rank, {.numbers = std::move(numbers), .by = nullptr});
+}
+
+bool Program::is_ambiguous(Array& array, const std::vector<int>& ranks) {
+  if (!may_lose() || array.is_value || array.is_replicated == false || !has(ranks, lost_rank_)) return false;
+  const Copy& own = array.copy(lost_rank_);
+  for (const int rank : comparable_survivors()) {
+    const Copy& other = array.copy(rank);
+    if (!own.is_assigned || !other.is_assigned) return false;
+    return own.newest().values != other.newest().values || own.newest().slack != 0;
+  }
+  return false;
 }
 
 void Program::wrote(const std::shared_ptr<Call>& call, Array& array) {
@@ -470,7 +481,8 @@ std::vector<int> Program::comparable_survivors() const {
   std::vector<int> survivors = all_ranks();
   std::erase(survivors, lost_rank_);
   if (survivors.empty()) return survivors;
-  const bool has_like = std::any_of(survivors.begin(), survivors.end(), [&](int rank) { return is_gpu(rank) == is_gpu(lost_rank_); });
+  const bool has_like =
+      std::any_of(survivors.begin(), survivors.end(), [&](int rank) { return is_gpu(rank) == is_gpu(lost_rank_); });
   const bool takes_gpus = is_gpu(has_like ? lost_rank_ : survivors.front());
   std::erase_if(survivors, [&](int rank) { return is_gpu(rank) != takes_gpus; });
   return survivors;
@@ -491,7 +503,7 @@ void Program::check_new_worker(Array& array) {
   }
   if (!has_values) {
     if (!had_values) return;
-    if (!(muted("item9") && is_undefined) && array.is_replicated == true && ranks() > 1 && !array.is_used_since_kill)
+    if (array.is_replicated == true && ranks() > 1 && !array.is_used_since_kill)
       throw Difference(what + " was not restored");
     if (!is_undefined) throw Difference(what + " has no values, and no error names it as undefined");
     copy = Copy();

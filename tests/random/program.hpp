@@ -203,6 +203,10 @@ class Program {
   /// A worker is dying or dead, and the program has not seen it yet.
   bool may_lose() const { return lost_rank_ >= 0; }
 
+  /// True if a call on these ranks may find a new worker that has another rank's values, because functions had given the
+  /// ranks different ones.
+  bool is_ambiguous(Array& array, const std::vector<int>& ranks);
+
   /// Runs a statement that belongs to the call, and explains what it throws. Returns whether it threw nothing.
   bool attempt(Call& call, const std::function<void()>& statement);
   void take(std::size_t index);

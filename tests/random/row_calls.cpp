@@ -150,6 +150,7 @@ void change_by(Program& program, Choices& choices) {
                                            batch.text + ") on " + text_of(ranks),
                                        ranks, fault);
   program.use(*call, *v);
+  const bool is_ambiguous = program.is_ambiguous(*v, ranks);
   const auto rounding = rounding_of<T>();
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -169,6 +170,7 @@ void change_by(Program& program, Choices& choices) {
     }
     program.update(call, *v, ranks[i], result);
   }
+  for (const int rank : ranks) v->copy(rank).is_wild = v->copy(rank).is_wild || is_ambiguous;
   program.wrote(call, *v);
   const auto start = [&](const auto& f) {
     make_call_on(
@@ -192,6 +194,7 @@ void replay(Program& program, Choices& choices) {
   // Often enough that CUDA devices capture and replay it.
   const auto times = choices.chance(40) ? choices.number(4, 8) : 1;
   for (std::int64_t time = 0; time < times; ++time) {
+    if (v->copy(ranks[0]).is_wild) program.make_certain(*v);
     program.settle_if_needed();
     if (!is_in(program, v) || !is_assigned(*v, ranks)) return;
     const auto shift = static_cast<double>(choices.number(-2, 3));
@@ -200,11 +203,13 @@ void replay(Program& program, Choices& choices) {
                                              text_of(static_cast<std::int64_t>(shift)) + ") on " + text_of(ranks),
                                          ranks);
     program.use(*call, *v);
+    const bool is_ambiguous = program.is_ambiguous(*v, ranks);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (division[i] != 0)
         program.write(call, *v, ranks[i],
                       {.numbers = scaled(v->copy(ranks[i]).newest(), 1, nullptr, shift, rounding_of<T>())});
     }
+    for (const int rank : ranks) v->copy(rank).is_wild = v->copy(rank).is_wild || is_ambiguous;
     program.wrote(call, *v);
     make_call_on(
         ranks, choices, program, way, call, program.functions<T>().replayed,

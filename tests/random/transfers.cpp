@@ -85,7 +85,7 @@ void set_one(Program& program, Choices& choices, Variable<T>& variable) {
 }
 
 template <class T>
-void change_by_all(Program& program, Choices& choices, Variable<T>& variable) {
+void change_copies(Program& program, Choices& choices, Variable<T>& variable) {
   const auto rounding = rounding_of<T>();
   const auto all = program.all_ranks();
   const auto count = all.size();
@@ -147,9 +147,17 @@ void change_by_all(Program& program, Choices& choices, Variable<T>& variable) {
 }
 
 template <class T>
+void change_by_all(Program& program, Choices& choices, Variable<T>& variable) {
+  const bool is_ambiguous = program.is_ambiguous(variable, program.all_ranks());
+  change_copies(program, choices, variable);
+  for (Copy& copy : variable.copies) copy.is_wild = copy.is_wild || is_ambiguous;
+}
+
+template <class T>
 void look(Program& program, Choices& choices, Variable<T>& variable) {
   const auto all = program.all_ranks();
   const auto rounding = rounding_of<T>();
+  if (program.is_ambiguous(variable, all)) return;
   const auto read = [&](const std::string& text, const std::vector<int>& ranks, const auto& statement) {
     const auto call = program.begin_transfer(variable.name + "." + text, ranks);
     program.use(*call, variable);
@@ -213,9 +221,11 @@ void copy_one(Program& program, Choices& choices, Variable<T>& variable) {
                                        from == to ? std::vector{from} : std::vector{from, to});
   program.use(*call, variable);
   const Numbers numbers = variable.copy(from).newest();
+  const bool is_ambiguous = program.is_ambiguous(variable, {from});
   program.attempt(*call, [&] { variable.handle.copy(from, to); });
   // A copy that fails leaves no values.
   program.write(call, variable, to, {.numbers = numbers, .is_wild = true, .may_vanish = true});
+  if (is_ambiguous) variable.copy(to).is_wild = true;
   program.wrote(call, variable);
   if (from != to) variable.is_replicated.reset();
 }
@@ -243,6 +253,7 @@ void change_two(Program& program, Choices& choices, Variable<T>& first) {
     for (const int rank : all) {
       if (has_worked) variable->copy(rank).set(numbers);
       else program.write(call, *variable, rank, {.numbers = numbers, .is_wild = true});
+      variable->copy(rank).is_wild = is_ambiguous;
     }
     if (has_worked) variable->is_replicated = true;
     else variable->is_replicated.reset();
@@ -267,21 +278,24 @@ void transfer_at_loss(Program& program, Choices& choices, Variable<T>& variable)
   const Fault fault = program.deadly_fault(choices, rank);
   const auto call = program.begin_call("read(" + variable.name + ") on " + text_of(std::vector{rank}), {rank}, fault);
   program.use(*call, variable);
-  make_call(program, Way::holds, call, program.functions<T>().read.on_rank(rank), [](const Read<T>&) {}, {},
-            variable.argument(), fault);
+  make_call(
+      program, Way::holds, call, program.functions<T>().read.on_rank(rank), [](const Read<T>&) {}, {},
+      variable.argument(), fault);
   const auto kind = choices.number(0, 9);
   if (kind <= 4) return change_by_all(program, choices, variable);
   if (kind == 5) return assign(program, choices, variable);
   if (kind == 6) return copy_one(program, choices, variable);
   if (kind <= 8) return look(program, choices, variable);
   if (!have_one_width(variable)) return;
+  const bool is_known = !program.is_ambiguous(variable, program.all_ranks());
   const auto again = program.begin_call("read(" + variable.name + ") on all ranks", program.all_ranks());
   program.use(*again, variable);
-  make_call(program, choose_way(choices), again, program.functions<T>().read.template only<&Read<T>::rows>(),
-            [text = again->text, expected = joined(copies_of(variable))](const sr::Gather<T, 2>& got) {
-              compare(numbers_of<T>(got.span(), got.rows(), got.shape()[1]), expected, text);
-            },
-            {}, variable.argument(), Fault{});
+  make_call(
+      program, choose_way(choices), again, program.functions<T>().read.template only<&Read<T>::rows>(),
+      [text = again->text, expected = joined(copies_of(variable))](const sr::Gather<T, 2>& got) {
+        compare(numbers_of<T>(got.span(), got.rows(), got.shape()[1]), expected, text);
+      },
+      {}, variable.argument(), Fault{});
 }
 
 template <class T>
