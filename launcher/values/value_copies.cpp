@@ -219,7 +219,8 @@ void check_is_whole(SystemCommands& commands, const VariableRecord& variable) {
                            : function.empty() ? value + " no longer exists"
                                               : value + ", which '" + function + "' made, no longer exists";
   const Error error = as_error(failure, ErrorKind::function);
-  throw Error(error.kind(), what + " (its member set() gives it new values): " + error.what(), error.native_code());
+  throw Error(error.kind(), what + " (its member set() gives it new values): " + error.what(), error.failure(),
+              error.native_code());
 }
 
 std::exception_ptr unseen_failure(SystemCommands& commands, const VariableRecord& variable) {

@@ -245,6 +245,7 @@ void change_two(Program& program, Choices& choices, Variable<T>& first) {
       program.begin_transfer("all_reduce({" + first.name + ", " + second.name + "}, " + name_of(reduction) + ")", all);
   program.use(*call, first);
   program.use(*call, second);
+  const bool is_ambiguous = program.is_ambiguous(first, all) || program.is_ambiguous(second, all);
   const bool has_worked = program.attempt(*call, [&] {
     program.session().all_reduce({first.handle, second.handle}, reduction);
   });
@@ -253,7 +254,7 @@ void change_two(Program& program, Choices& choices, Variable<T>& first) {
     for (const int rank : all) {
       if (has_worked) variable->copy(rank).set(numbers);
       else program.write(call, *variable, rank, {.numbers = numbers, .is_wild = true});
-      variable->copy(rank).is_wild = is_ambiguous;
+      variable->copy(rank).is_wild = variable->copy(rank).is_wild || is_ambiguous;
     }
     if (has_worked) variable->is_replicated = true;
     else variable->is_replicated.reset();
