@@ -344,7 +344,14 @@ std::shared_ptr<CallResult> CallBuilder::launch() {
   state().in_flight->result = result.get();
   state().in_flight->kept_result = result;
   result->error = publish(*result);
-  if (result->error) session_->calls().failures().note_unfetched(result->error, result);
+  if (result->error) {
+    UnseenFailures& failures = session_->calls().failures();
+    failures.note_unfetched(result->error, result);
+    // As if the call had run and failed: calls that use what it was to write fail too.
+    const auto failure = failures.note(result->error);
+    const RankSet& ranks = state().command->ranks;
+    state().in_flight->for_each_written([&](WriteLog& writes) { writes.failures.push_back({ranks, failure}); });
+  }
   result->finished = result->error != nullptr;
   return result;
 }

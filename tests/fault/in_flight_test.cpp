@@ -71,6 +71,25 @@ TEST_P(InFlight, AFailureThatTheProgramHasNotSeenFailsLaterCallsOnTheSameVariabl
   EXPECT_STREQ(error_of([&] { fails.get(); }).what(), error.what());
 }
 
+TEST_P(InFlight, ACallThatCouldNotBeginPassesItsFailureOnToTheCallsAfterIt) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  auto x = session.shared("x", std::vector<int>{1});
+  auto y = session.shared("y", std::vector<int>{1});
+  const auto f = session.function(one_or_throw_with, "one_or_throw");
+  const auto add = session.function(+[](Local<int, 1> x, Local<const int, 1> y) { x[0] += y[0]; });
+  const auto twice = session.function(+[](Local<int, 1> x) { x[0] *= 2; });
+  auto fails = f.async(board.data(), y, last(), 0);
+  while (!fails.is_ready()) ::sched_yield();  // the master knows the failure, and the program does not
+  auto reads_y = add.async(x, y);
+  auto reads_x = twice.async(x);
+  EXPECT_EQ(error_of([&] { reads_x.get(); }).failure().cause, "the first cause");
+  EXPECT_EQ(error_of([&] { reads_y.get(); }).failure().cause, "the first cause");
+  EXPECT_EQ(error_of([&] { fails.get(); }).failure().cause, "the first cause");
+  twice(x);
+  EXPECT_EQ(x.get(last())[0], 2) << "neither of the calls has run";
+}
+
 TEST_P(InFlight, AFailureThatTheProgramHasNotSeenIsThrownWhereTheVariableIsRead) {
   Session session(workers(GetParam()));
   const Board board(session);
