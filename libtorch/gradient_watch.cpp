@@ -118,8 +118,8 @@ void GradientWatch::check_finite(const BoundParameter& parameter) const {
   const auto element = is_finite.logical_not().nonzero()[0].item<std::int64_t>();
   const auto value = gradient.flatten()[element].item<double>();
   refuse_gradient(parameter.name,
-                  "is " + syncrun::detail::number_text(value) + " at element " + std::to_string(element) +
-                      " in training run " + std::to_string(pass_->steps) +
+                  "is " + (std::isnan(value) ? "nan" : syncrun::detail::number_text(value)) + " at element " +
+                      std::to_string(element) + " in training run " + std::to_string(pass_->steps) +
                       " of this module, expected finite numbers. It is the first such parameter in the order of the "
                       "backward pass. Look at the operations that use it, or clip their inputs");
 }
