@@ -6,6 +6,7 @@
 #include <memory>
 #include <ranges>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -94,6 +95,9 @@ class Value {
   /// True if there is a valid copy in the memory of the host.
   bool is_on_host() const { return detail::is_on_host(held()); }
 
+  /// Names the value in later messages, for example the result of a function that returns a Keep. Without a name, messages
+  /// call such a value by a number and by the function that made it.
+  void set_name(std::string_view name) { detail::set_name(held(), name); }
   /// Ties the value to this device, and brings a copy there unless there is one. Until unpin(), a call on another
   /// device that takes the value throws Error (usage).
   void pin(const Device& device) { detail::pin_value(record(), device); }

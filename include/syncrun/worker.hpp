@@ -112,8 +112,8 @@ class SYNCRUN_EXPORT Comm {
   template <std::ranges::contiguous_range R>
     requires Element<std::ranges::range_value_t<R>>
   void broadcast(R&& values, int root) {
-    detail::broadcast_bytes(raw_, std::ranges::data(values),
-                            detail::count_of(values) * sizeof(std::ranges::range_value_t<R>), root);
+    detail::broadcast_elements(raw_, std::ranges::data(values), detail::count_of(values),
+                               dtype_of<std::ranges::range_value_t<R>>, root);
   }
 
   /// Copies the parts of all ranks to `all` on every rank, concatenated in rank order. This member joins the parts that

@@ -289,8 +289,9 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
   copy.readers.clear();
   if (value.home == ValueState::kHost) value.home = rank;
   if (!warns) return {};
-  return "value '" + variable->name + "' has moved back and forth between ranks " + std::to_string(value.last_source) +
-         " and " + std::to_string(rank) + " " + std::to_string(kToAndFro) +
+  const std::string maker = value.made_by.empty() ? "" : ", which '" + value.made_by + "' made,";
+  return "value '" + variable->name + "'" + maker + " has moved back and forth between ranks " +
+         std::to_string(value.last_source) + " and " + std::to_string(rank) + " " + std::to_string(kToAndFro) +
          " times in a row: let the calls that write it run on one device";
 }
 

@@ -376,6 +376,11 @@ void expect_moves(VariableRecord& variable) {
   variable.value->moves_are_expected = true;
 }
 
+void set_name(VariableRecord& value, std::string_view name) {
+  const Entry guard(*value.session);
+  value.name = std::string(name);
+}
+
 void unpin_value(VariableRecord& variable) {
   const Entry guard(*variable.session);
   variable.value->pinned.reset();

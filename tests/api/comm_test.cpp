@@ -112,6 +112,12 @@ TEST_P(Collective, DisagreementIsAnErrorOnEveryRank) {
       },
       "uneven");
   EXPECT_ERROR(f(), sr::ErrorKind::function, "ranks disagree in a collective");
+  const auto roots = session().function([](sr::CpuWorker& worker, sr::Comm& comm) {
+    std::vector<float> values(6);
+    comm.broadcast(values, worker.rank() == 0 ? 0 : 1);
+  });
+  EXPECT_ERROR(roots(), sr::ErrorKind::function,
+               "rank 0 calls broadcast of 6 float32 with root 0, rank 1 calls broadcast of 6 float32 with root 1");
   EXPECT_EQ(session().function([](sr::Comm& comm) -> sr::Max<int> { return comm.all_reduce(1, sr::Reduction::sum); })(),
             world_size());
 }

@@ -185,6 +185,9 @@ TEST_P(Values, ThatWereNeverMadeStayFailed) {
   const auto z = g.on(last())(y);
   EXPECT_ERROR(static_cast<void>(z.get()), sr::ErrorKind::function, "no such product");
   EXPECT_ERROR(static_cast<void>(y.get()), sr::ErrorKind::function, "which 'f' was to make");
+  y.set_name("y");
+  EXPECT_EQ(y.name(), "y");
+  EXPECT_ERROR(static_cast<void>(y.get()), sr::ErrorKind::function, "there is no value 'y', which 'f' was to make");
   EXPECT_ERROR(static_cast<void>(g.on(last())(y)), sr::ErrorKind::function, "no such product");
   EXPECT_EQ(g.on(last())(x).get()[3], 6) << "the session goes on";
   session().wait();

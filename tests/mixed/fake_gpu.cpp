@@ -42,7 +42,7 @@ class FakeComm final : public detail::SoloComm {
   void reduce_scatter(void*, void*, const detail::Division&, DType, Reduction, const detail::RankWeights&) override {
     refuse();
   }
-  void broadcast(void*, std::size_t, int) override { refuse(); }
+  void broadcast(void*, std::size_t, DType, int) override { refuse(); }
   void all_gather(const void*, void*, const detail::Division&) override { refuse(); }
   void gather(const void*, void*, const detail::Division&, int) override { refuse(); }
   void scatter(const void*, void*, const detail::Division&, int) override { refuse(); }

@@ -81,7 +81,7 @@ class CollectiveCopy {
         return comm_.reduce(values_, elements_, entry_.dtype, command_.reduction, weights, command_.root);
       case CollectiveKind::reduce_scatter:
         return comm_.reduce_scatter(values_, part(), division(), entry_.dtype, command_.reduction, weights);
-      case CollectiveKind::broadcast: return comm_.broadcast(values_, bytes_, command_.root);
+      case CollectiveKind::broadcast: return comm_.broadcast(values_, elements_, entry_.dtype, command_.root);
       case CollectiveKind::all_gather: return comm_.all_gather(part(), values_, division());
       default: return comm_.barrier();
     }

@@ -85,7 +85,7 @@ class CommCore {
   /// it is this rank's own section of it.
   virtual void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
                               const RankWeights& weights) = 0;
-  virtual void broadcast(void* values, std::size_t bytes, int root) = 0;
+  virtual void broadcast(void* values, std::size_t elements, DType dtype, int root) = 0;
   /// Here and below, `part` must not overlap `all`, unless it is this rank's own section of it. In gather and scatter,
   /// only the root uses `all`.
   virtual void all_gather(const void* part, void* all, const Division& division) = 0;
@@ -161,7 +161,7 @@ class SoloComm : public CommCore {
                       const RankWeights&) override {
     move(part, values, division);
   }
-  void broadcast(void*, std::size_t, int) override {}
+  void broadcast(void*, std::size_t, DType, int) override {}
   void all_gather(const void* part, void* all, const Division& division) override { move(all, part, division); }
   void gather(const void* part, void* all, const Division& division, int) override { move(all, part, division); }
   void scatter(const void* all, void* part, const Division& division, int) override { move(part, all, division); }
@@ -212,7 +212,7 @@ class CpuComm final : public CommCore {
   /// Changes `values` only where `part` lies in it.
   void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
                       const RankWeights& weights) override;
-  void broadcast(void* values, std::size_t bytes, int root) override;
+  void broadcast(void* values, std::size_t elements, DType dtype, int root) override;
   SYNCRUN_EXPORT_FOR_CUDA void all_gather(const void* part, void* all, const Division& division) override;
   void gather(const void* part, void* all, const Division& division, int root) override;
   void scatter(const void* all, void* part, const Division& division, int root) override;

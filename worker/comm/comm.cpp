@@ -137,10 +137,10 @@ void reduce_bytes(const RawComm& comm, void* values, std::size_t elements, DType
   comm.core->reduce(values, elements, dtype, reduction, *comm.weights, root);
 }
 
-void broadcast_bytes(const RawComm& comm, void* values, std::size_t bytes, int root) {
+void broadcast_elements(const RawComm& comm, void* values, std::size_t elements, DType dtype, int root) {
   check_root("broadcast", root, comm.core->world_size());
   const InCollective mark(*comm.core);
-  comm.core->broadcast(values, bytes, root);
+  comm.core->broadcast(values, elements, dtype, root);
 }
 
 void all_gather_bytes(const RawComm& comm, CommSource part, CommTarget all, PartLengths lengths) {

@@ -68,9 +68,10 @@ void CpuComm::collect(const void* part, void* all, const Division& division, int
 
 // ---- from one -------------------------------------------------------------------------------------------------
 
-void CpuComm::broadcast(void* values, std::size_t bytes, int root) {
+void CpuComm::broadcast(void* values, std::size_t elements, DType dtype, int root) {
+  const std::size_t bytes = elements * size_of(dtype);
   spread(values, bytes, static_cast<std::byte*>(values), 0, bytes,
-         {place_of(values), bytes, 0, 0, CollectiveKind::broadcast, DType::uint8, Reduction::sum, root});
+         {place_of(values), elements, 0, 0, CollectiveKind::broadcast, dtype, Reduction::sum, root});
 }
 
 void CpuComm::scatter(const void* all, void* part, const Division& division, int root) {

@@ -70,11 +70,12 @@ void HostComm::reduce_scatter(void* values, void* part, const Division& division
 
 // ---- moves ----------------------------------------------------------------------------------------------------
 
-void HostComm::broadcast(void* values, std::size_t bytes, int root) {
+void HostComm::broadcast(void* values, std::size_t elements, DType dtype, int root) {
   const bool is_root = rank() == root;
+  const std::size_t bytes = elements * size_of(dtype);
   std::byte* const room = room_for(bytes);
   copy_out(room, values, is_root ? bytes : 0);
-  host_.broadcast(room, bytes, root);
+  host_.broadcast(room, elements, dtype, root);
   if (!is_root) device_.copy_in(values, room, bytes);
 }
 

@@ -45,7 +45,7 @@ class HostComm final : public CommCore {
   /// Changes `values` only where `part` lies in it.
   void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
                       const RankWeights& weights) override;
-  void broadcast(void* values, std::size_t bytes, int root) override;
+  void broadcast(void* values, std::size_t elements, DType dtype, int root) override;
   void all_gather(const void* part, void* all, const Division& division) override;
   void gather(const void* part, void* all, const Division& division, int root) override;
   void scatter(const void* all, void* part, const Division& division, int root) override;

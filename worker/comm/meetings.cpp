@@ -36,8 +36,14 @@ std::string describe(const Contribution& one, const Contribution& other) {
   if (one.operation == CollectiveKind::barrier) {
     return one.purpose == MeetingPurpose{} ? "barrier" : "one that has to be set up first";
   }
-  std::string text = std::string(name_of(one.operation)) + " of " + std::to_string(one.elements) + " " +
-                     std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
+  std::string text = std::string(name_of(one.operation)) + " of " + std::to_string(one.elements) + " ";
+  switch (one.operation) {
+    case CollectiveKind::broadcast: text += to_string(one.dtype); break;
+    case CollectiveKind::all_gather:
+    case CollectiveKind::gather:
+    case CollectiveKind::scatter: text += "bytes"; break;  // their type does not matter
+    default: text += std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
+  }
   if (one.operation != other.operation) return text;
   if (one.root != other.root) text += " with root " + std::to_string(one.root);
   else if (one.division != other.division) text += " with other lengths";

@@ -74,10 +74,11 @@ void NodesComm::collect_large(const void* part, void* all, const Division& divis
 
 // ---- from one -------------------------------------------------------------------------------------------------
 
-void NodesComm::broadcast(void* values, std::size_t bytes, int root) {
+void NodesComm::broadcast(void* values, std::size_t elements, DType dtype, int root) {
+  const std::size_t bytes = elements * size_of(dtype);
   const bool is_small = bytes <= CpuComm::kSmallBytes;
   const Payload payload{values, bytes, is_small ? bytes : 0, is_small ? root : world_size()};
-  meet({place_of(values), bytes, 0, 0, CollectiveKind::broadcast, DType::uint8, Reduction::sum, root}, payload);
+  meet({place_of(values), elements, 0, 0, CollectiveKind::broadcast, dtype, Reduction::sum, root}, payload);
   if (is_small) {
     if (rank() != root && bytes != 0) std::memcpy(values, payload_of(root, payload), bytes);
     return;

@@ -272,6 +272,8 @@ SYNCRUN_EXPORT void get_value(const std::shared_ptr<VariableRecord>& variable, v
 SYNCRUN_EXPORT std::vector<Device> devices_with(const VariableRecord& variable);
 /// Whether the memory of the host has a valid copy.
 SYNCRUN_EXPORT bool is_on_host(const VariableRecord& variable);
+/// Names a value in messages.
+SYNCRUN_EXPORT void set_name(VariableRecord& value, std::string_view name);
 /// The value stays on this device. Brings a copy there. Throws as bring_value.
 SYNCRUN_EXPORT void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& device);
 /// The value moves back and forth on purpose, so no warning names it.

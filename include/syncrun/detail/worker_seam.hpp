@@ -218,7 +218,7 @@ SYNCRUN_EXPORT void reduce_bytes(const RawComm& comm, void* values, std::size_t 
 SYNCRUN_EXPORT void reduce_scatter_bytes(const RawComm& comm, void* values, std::size_t elements, CommTarget part,
                                          DType dtype, Reduction reduction);
 /// Copies values in device memory from rank `root` to all ranks.
-SYNCRUN_EXPORT void broadcast_bytes(const RawComm& comm, void* values, std::size_t bytes, int root);
+SYNCRUN_EXPORT void broadcast_elements(const RawComm& comm, void* values, std::size_t elements, DType dtype, int root);
 /// Gives every rank all parts. Without lengths, the parts are the ranks' shares. Throws Error (usage) if a part has
 /// another length.
 SYNCRUN_EXPORT void all_gather_bytes(const RawComm& comm, CommSource part, CommTarget all, PartLengths lengths);

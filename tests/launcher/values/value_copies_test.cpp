@@ -329,12 +329,14 @@ TEST_F(CopiesOfAValue, KeepTheMemoryOfTheHostWhileOneIsOnItsWay) {
 
 TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
   make_on_rank_0();
+  x->value->made_by = "f";
   int warnings = 0;
   for (int i = 0; i < 60; ++i) {
     const int to = 1 - x->value->home;
     session.commands.finish(bring(to));
     warnings += warning.empty() ? 0 : 1;
-    EXPECT_THAT(warning, testing::AnyOf(IsEmpty(), HasSubstr("'x' has moved back and forth between ranks")));
+    EXPECT_THAT(warning,
+                testing::AnyOf(IsEmpty(), HasSubstr("'x', which 'f' made, has moved back and forth between ranks")));
     session.commands.finish(call(to, Access::writes));
   }
   EXPECT_EQ(warnings, 1);

@@ -108,7 +108,7 @@ TEST_P(HostComms, BroadcastFromAnyRank) {
   run([](MixedRank& rank, CommCore& comm) {
     for (int root = 0; root < kWorldSize; ++root) {
       auto* const values = rank.put(values_of(rank.rank()));
-      comm.broadcast(values, elements() * sizeof(std::int64_t), root);
+      comm.broadcast(values, elements(), DType::int64, root);
       EXPECT_EQ(rank.get(values, elements()), values_of(root)) << "root " << root;
     }
   });

@@ -157,7 +157,7 @@ TEST_P(CollectivesOfNodes, Broadcast) {
     on_all([this, root](RankOnNode& rank, NodesComm& comm) {
       Values own = values_of(comm.rank());
       auto* const values = put(rank, own);
-      comm.broadcast(values, elements() * sizeof(std::int64_t), root);
+      comm.broadcast(values, elements(), DType::int64, root);
       EXPECT_EQ(seen(values), values_of(root));
     });
   }

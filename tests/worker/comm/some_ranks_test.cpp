@@ -185,7 +185,7 @@ TEST_P(CollectivesOfSomeRanks, DivideAReductionAmongThese) {
 TEST_P(CollectivesOfSomeRanks, BroadcastFromTheRankOfThatNumber) {
   on_both([](CpuComm& comm, int rank) {
     Values values = values_of(rank);
-    comm.broadcast(values.data(), values.size() * sizeof(std::int64_t), 1);
+    comm.broadcast(values.data(), values.size(), DType::int64, 1);
     EXPECT_EQ(values, values_of(2));
   });
 }

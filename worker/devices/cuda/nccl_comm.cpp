@@ -93,7 +93,7 @@ ncclUniqueId NcclComm::agreed_id() {
   ncclUniqueId id{};
   if (rank() == 0) check_connecting(ncclGetUniqueId(&id), "ncclGetUniqueId");
   if (choice_.spans_nodes()) {
-    host_.broadcast(&id, sizeof(id), 0);
+    host_.broadcast(&id, sizeof(id), DType::uint8, 0);
     return id;
   }
   const std::uint64_t command = attachment_.command_in_progress();
@@ -356,11 +356,12 @@ void NcclComm::end_average(ncclRedOp_t op, const Communicator& comm, ncclResult_
   check(code, what);
 }
 
-void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
+void NcclComm::broadcast(void* values, std::size_t elements, DType dtype, int root) {
   ensure();
-  note(CollectiveKind::broadcast, bytes, DType::uint8, Reduction::sum, root);
-  if (bytes == 0) return;
-  check(ncclBroadcast(values, values, bytes, ncclUint8, root, comm_.get(), stream_), "ncclBroadcast");
+  note(CollectiveKind::broadcast, elements, dtype, Reduction::sum, root);
+  if (elements == 0) return;
+  check(ncclBroadcast(values, values, elements * size_of(dtype), ncclUint8, root, comm_.get(), stream_),
+        "ncclBroadcast");
 }
 
 void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) {
