@@ -181,7 +181,7 @@ TEST_P(Values, ThatWereNeverMadeStayFailed) {
   const auto f = session().function(fails_to_make, "f");
   const auto g = session().function(twice);
   const auto x = session().value(counting<double>(4), Shape{4}, first());
-  const auto y = f.on(first())(x);
+  auto y = f.on(first())(x);
   const auto z = g.on(last())(y);
   EXPECT_ERROR(static_cast<void>(z.get()), sr::ErrorKind::function, "no such product");
   EXPECT_ERROR(static_cast<void>(y.get()), sr::ErrorKind::function, "which 'f' was to make");
