@@ -97,7 +97,7 @@ std::string describe_mapping(std::span<const DeviceId> devices, int first_rank) 
 }
 
 std::string describe_crowd(std::span<const DeviceId> devices, int cores) {
-  constexpr int kManyPerCore = 8;
+  constexpr std::int64_t kManyPerCore = 8;
   const auto workers = std::count_if(devices.begin(), devices.end(),
                                      [](const DeviceId& device) { return device.kind == DeviceKind::cpu; });
   if (workers <= kManyPerCore * cores) return {};

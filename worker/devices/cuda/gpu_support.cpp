@@ -16,8 +16,8 @@ bool entry_runs_on(std::string_view entry, const ComputeCapability& gpu) {
   if (error != std::errc()) return true;
   const int own = gpu.major * 10 + gpu.minor;
   const std::string_view rest(end, static_cast<std::size_t>(entry.data() + entry.size() - end));
-  const bool is_specific = rest.starts_with("a");  // for this GPU alone
-  const bool is_family = rest.starts_with("f");    // for this major version
+  const bool is_specific = rest.starts_with('a');  // for this GPU alone
+  const bool is_family = rest.starts_with('f');    // for this major version
   if (is_specific) return number == own;
   if (own < number) return false;
   return number / 10 == gpu.major || (!is_family && !rest.ends_with("-real"));
