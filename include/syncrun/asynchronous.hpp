@@ -137,9 +137,10 @@ class CenterKeeper {
     if (replaces_lost_workers(*session.core())) values_ = center.get();
   }
   /// An exchange has started. Starts to fetch the values after it, which the device sends before it begins another round.
+  /// Throws the failure of the exchange before it.
   void note_exchange() {
     if (!values_) return;
-    take_fetched();
+    finish();
     fetched_ = center_.get_async();
   }
   /// Waits until the last exchange is over, so that its device can no longer take the center with it. Throws its failure.

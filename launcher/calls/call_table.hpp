@@ -160,6 +160,7 @@ class CallTable {
   struct UnfinishedWrite {
     std::shared_ptr<WriteLog> log;
     RankSet ranks;  // of the call
+    std::uint64_t command;
   };
   /// Ends everything in flight without a result. Every rank has passed it. Calls `free` with each temporary.
   struct Unfinished {
@@ -247,7 +248,7 @@ CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
       unfinished.values.push_back({value, to, entry.id});
     });
     for (auto& log : call.written())
-      unfinished.writes.push_back({std::move(log), control_.command_in(entry.slot).ranks});
+      unfinished.writes.push_back({std::move(log), control_.command_in(entry.slot).ranks, entry.id});
     if (call.constructed) unfinished.objects.push_back(call.constructed);
     if (call.result != nullptr) {
       call.result->finished = true;

@@ -49,7 +49,9 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   for (const auto& [value, to, command] : unfinished.values) value->note_unfinished(to, command, lost);
   // As after any failure: a later call that uses what these calls wrote fails too, until the program has seen the loss.
   const auto known = calls_.failures().note(lost);
-  for (const auto& [log, ranks] : unfinished.writes) log->failures.push_back({ranks, known});
+  for (const auto& [log, ranks, command] : unfinished.writes) {
+    if (command > log->replaced_after) log->failures.push_back({ranks, known});  // else set() has replaced the values
+  }
   for (const auto& object : unfinished.objects) object->failure = lost;
   for (const auto& call : unfinished.calls) {
     call.result->error = lost;

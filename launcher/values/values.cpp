@@ -280,7 +280,8 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   settle_extents(commands, *variable);
   const std::size_t bytes = bytes_of(*variable, variable->value->extents);
   if (bytes == 0) return;
-  for (;; check_is_usable(commands, *variable)) {  // each wait may collect a failure, or deal with a loss
+  for (;;) {
+    check_is_usable(commands, *variable);  // again: each wait may collect a failure, or deal with a loss
     const Reach from = nearest_copy(session, *variable);
     if (from.is_memory && session.calls().is_in_flight(from.written)) {
       commands.await(from.written);
@@ -305,7 +306,8 @@ Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
   check_is_usable(commands, *variable);
   settle_extents(commands, *variable);
   std::shared_ptr<CallResult> result;
-  for (; !result; check_is_usable(commands, *variable)) {
+  while (!result) {
+    check_is_usable(commands, *variable);  // again, as in get_value()
     const Reach from = nearest_copy(session, *variable, HostCopies::only_complete);
     const bool is_over = !session.calls().is_in_flight(from.written);
     if (from.is_memory && is_over) {

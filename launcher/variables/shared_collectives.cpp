@@ -100,13 +100,21 @@ void run_parts(const Collective& collective, VariableList variables, const Room&
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (writes_to_copies(parts[i])) written.push_back({variables[i].get(), {}});
   }
+  const std::uint64_t replacements = commands.replacements();
   change_copies(commands, room, written,
                 leaves_equal_copies(collective.kind) ? Leaves::equal_copies : Leaves::other_copies,
                 [&] { commands.run_system(room, collective.what, names_of(variables), fill); });
   if (!leaves_equal_copies(collective.kind)) return;
   for (const Transfer& change : written) {
-    AssignedRanks& assigned = change.variable->copies.change().assigned;
-    if (assigned.any()) assigned.add_all();
+    CopyFacts& facts = change.variable->copies.change();
+    if (!facts.assigned.any()) continue;
+    facts.assigned.add_all();
+    if (commands.replacements() == replacements) continue;
+    // A rank that was replaced during the collective has no values, unless a peer has given it some.
+    const Extents equal = *std::max_element(facts.extents.begin(), facts.extents.end());
+    for (std::size_t rank = 0; rank < facts.extents.size(); ++rank) {
+      if (facts.extents[rank] != equal) facts.assigned.remove(rank);
+    }
   }
 }
 

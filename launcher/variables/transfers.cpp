@@ -135,6 +135,7 @@ void change_copies(SystemCommands& commands, const Room& room, const std::vector
   // From here on, because a worker may be replaced in the midst of the change.
   for (const auto& transfer : transfers) transfer.variable->is_replicated = leaves == Leaves::equal_copies;
   const std::uint64_t before = commands.calls().last_published();
+  const std::uint64_t replacements = commands.replacements();
   try {
     run();
   } catch (...) {
@@ -148,9 +149,15 @@ void change_copies(SystemCommands& commands, const Room& room, const std::vector
   }
   for (const auto& transfer : transfers) {
     read_extents(commands.segment(), *transfer.variable);
-    AssignedRanks& assigned = transfer.variable->copies.change().assigned;
+    CopyFacts& facts = transfer.variable->copies.change();
     for (std::size_t rank = 0; rank < transfer.parts.size(); ++rank) {
-      if (transfer.parts[rank].takes_part) assigned.add(rank);
+      const TransferPart& part = transfer.parts[rank];
+      if (!part.takes_part) continue;
+      facts.assigned.add(rank);
+      // A rank may have done its part and then died before the others had done theirs. The new worker has no values,
+      // unless a peer has given it some.
+      const bool may_be_new = commands.replacements() != replacements;
+      if (may_be_new && facts.extents[rank] != part.extents) facts.assigned.remove(rank);
     }
   }
 }
