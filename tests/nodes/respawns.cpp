@@ -188,7 +188,7 @@ class Losses {
     require(g.on_rank(other)(copied) == 2000, "a move between nodes");
     loss_of(rank, [&] { lose_(rank, Where::after_one); });
     require(copied.get()(999) == 2, "a value that was on two ranks");
-    loss_of(rank, [&] { static_cast<void>(only.get()); });
+    loss_of(-1, [&] { static_cast<void>(only.get()); });
     require(g.on_rank(rank)(copied) == 2000, "a move to a new worker");
     const auto more = f.on(session_.device(rank))(copied);
     require(g.on_rank(other)(more) == 4000, "a move from a new worker");
