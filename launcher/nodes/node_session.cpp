@@ -130,27 +130,30 @@ void NodeSession::replace_lost_when_ready() {
 
 void NodeSession::replace_lost() {
   const auto successors = std::exchange(successors_, {});
+  std::string problem = prepare_places(successors);
+  // Workers that this wakes look at the slots, and see which peers are new.
   forget_peers(pool_->control(), successors.front().last);
   try {
-    start_successors(successors);
+    if (problem.empty()) pool_->replace(successors);
   } catch (const Error& error) {
-    for (const Successor& successor : successors) {
-      if (place_.has(successor.rank)) report_failed_start(successor.rank, error.what());
-    }
+    problem = error.what();
+  }
+  if (problem.empty()) return;
+  for (const Successor& successor : successors) {
+    if (place_.has(successor.rank)) report_failed_start(successor.rank, problem);
   }
 }
 
-/// Throws Error (system, timeout).
-void NodeSession::start_successors(const std::vector<Successor>& successors) {
+/// Makes the places of lost workers of this node free for new ones. Returns why that is not possible, or an empty text.
+std::string NodeSession::prepare_places(const std::vector<Successor>& successors) {
   for (const Successor& successor : successors) {
     if (!place_.has(successor.rank)) continue;
-    if (!pool_->reap(successor.rank))
-      throw Error(ErrorKind::system, "rank " + std::to_string(successor.rank) + " cannot be killed");
+    if (!pool_->reap(successor.rank)) return "rank " + std::to_string(successor.rank) + " cannot be killed";
     prepare_slot(pool_->control(), successor);
     known_[static_cast<std::size_t>(place_.local_rank(successor.rank))] = {.is_successor = true};
     are_watched_ = false;
   }
-  pool_->replace(successors);
+  return {};
 }
 
 /// The master waits for the start of this worker, and then for its end. But there is no process.

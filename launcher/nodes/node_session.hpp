@@ -65,7 +65,7 @@ class NodeSession {
   void take_successors(MessageReader& message);
   void replace_lost_when_ready();
   void replace_lost();
-  void start_successors(const std::vector<Successor>& successors);
+  std::string prepare_places(const std::vector<Successor>& successors);
   void report_failed_start(int rank, const std::string& why);
   bool report_losses();
   bool report_loss(int local_rank);

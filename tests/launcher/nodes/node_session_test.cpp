@@ -283,6 +283,9 @@ TEST_F(OnOtherNode, StartsASuccessorAndWatchesIt) {
   session->report();
   received();
   pool->log.clear();
+  pool->on_reap = [&] {
+    EXPECT_EQ(pool->control().header().replacements.load(), 0U) << "the other workers look at the slots then";
+  };
   replace({{.rank = 3, .last = id, .received = 1}});
   pool->control().worker(3).pid.store(203);
   EXPECT_TRUE(session->report());

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -89,6 +90,7 @@ class FakePool final : public detail::WorkerPool {
   std::string kill_note;
   detail::StartState start_state = detail::StartState::ready;  // the state to which start() sets the workers
   std::set<int> immortal;                                      // ranks whose processes do not end when they are reaped
+  std::function<void()> on_reap;                               // called by reap()
   std::optional<Error> watch_error;
 
   void start() override {
@@ -119,6 +121,7 @@ class FakePool final : public detail::WorkerPool {
   Clock::duration awake_time(Clock::time_point) noexcept override { return {}; }
   bool reap(int rank) override {
     log.push_back("reap " + std::to_string(rank));
+    if (on_reap) on_reap();
     return immortal.count(rank) == 0;
   }
   void replace(const std::vector<detail::Successor>& successors) override {
