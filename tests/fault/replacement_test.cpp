@@ -8,7 +8,9 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/fault/scene.hpp"
@@ -251,6 +253,30 @@ TEST_P(RespawnMemory, IsNotUsedAgainWhileAPeerStillWritesThere) {
   auto later = session.function(count_overwritten).on_rank(0).async(board.data(), GetParam());
   EXPECT_EQ(error_of([&] { lost.get(); }).kind(), ErrorKind::worker_lost);
   EXPECT_EQ(later.get(), 0);
+}
+
+/// Throws on rank 0, and keeps rank 1 busy until the test allows it to end. No rank waits for another one.
+void throw_beside_a_busy_rank(CpuWorker& worker, BoardView board) {
+  if (worker.rank() == 0) throw std::runtime_error("no value for this row");
+  while (field(board, kMayGoOn).load() == 0) std::this_thread::sleep_for(1ms);
+}
+
+/// Where an array lay that this body has made and given back.
+Max<std::int64_t> place_of_array(CpuWorker& worker) {
+  const Sum<double, 1> array{worker, {kMany}};
+  return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(array.data()));
+}
+
+TEST(MemoryAfterAFailure, IsUsedAgainIfNoPeerCanReachIt) {
+  Session session{workers(2)};
+  Board board{session};
+  auto fails = session.function(throw_beside_a_busy_rank).async(board.data());
+  const auto place = session.function(place_of_array).on_rank(0);
+  std::set<std::int64_t> places;
+  for (int call = 0; call < 20; ++call) places.insert(place().value());
+  EXPECT_LT(places.size(), 10U) << "while rank 1 still runs the call that failed";
+  board.set(kMayGoOn, 1);
+  EXPECT_EQ(error_of([&] { fails.get(); }).kind(), ErrorKind::function);
 }
 
 }  // namespace

@@ -533,7 +533,9 @@ void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) 
   command.failed.store(current_, std::memory_order_seq_cst);
   header_.to_peers.ring();
   if (meets_across_nodes(command.comm)) header_.to_master.ring();  // other nodes have to know
-  left_memory_.keep(command);                                      // peers may still reduce this rank's outputs
+  // Peers work in the memory of this rank in collectives, and when they reduce its outputs after its vote.
+  const bool has_voted_ok = attachment_.slot().vote.load(std::memory_order_relaxed) == vote_word(current_, Vote::ok);
+  if (may_meet(command) || has_voted_ok) left_memory_.keep(command);
   if (may_meet(command)) drop_scratch();
   running_->discard();
   device_->abandon();
