@@ -328,8 +328,10 @@ std::optional<std::uint64_t> CallTable::count_waited(Clock::duration waited) noe
 
 namespace {
 
-/// A call that depends on another one may have committed its updates before the other one failed.
-void add_half_written(std::vector<std::string>& names, const InFlight& call, bool is_dependent) {
+/// Whether ranks of a call that failed may have committed its updates.
+enum class Updates : std::uint8_t { as_before, perhaps_committed };
+
+void add_half_written(std::vector<std::string>& names, const InFlight& call, Updates updates) {
   const auto add = [&](const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
@@ -337,13 +339,26 @@ void add_half_written(std::vector<std::string>& names, const InFlight& call, boo
   if (!call.function) return;
   const auto& arguments = call.function->signature.arguments;
   for (std::size_t i = 0; i < call.arguments_count; ++i) {
-    const bool is_update = arguments[i].kind == ArgumentKind::update && is_dependent;
-    if (arguments[i].kind == ArgumentKind::local || is_update)
+    const bool is_changed = arguments[i].kind == ArgumentKind::update && updates == Updates::perhaps_committed;
+    if (arguments[i].kind == ArgumentKind::local || is_changed)
       add(static_cast<VariableRecord*>(call.arguments[i].get())->name);
   }
 }
 
 }  // namespace
+
+/// A rank that dies after it has voted does not keep the others from committing their updates. The votes of other nodes
+/// are not looked at.
+bool CallTable::may_all_have_voted_ok(const Entry& entry) const {
+  const Command& command = control_.command_in(entry.slot);
+  if (command.ranks.is_single()) return false;  // the rank that died took its copy with it
+  return std::all_of(command.ranks.begin(), command.ranks.end(), [&](int rank) {
+    if (node_of(rank) != 0) return true;
+    const bool has_voted =
+        control_.worker(rank).vote.load(std::memory_order_acquire) >= vote_word(entry.id, Vote::none);
+    return has_voted && control_.outbox(command, rank).cast == Vote::ok;
+  });
+}
 
 std::vector<std::string> CallTable::half_written_by(std::uint64_t id) const {
   std::vector<std::string> names;
@@ -354,7 +369,8 @@ std::vector<std::string> CallTable::half_written_by(std::uint64_t id) const {
         std::any_of(failed.begin(), failed.end(), [&](auto other) { return call.depends_on(other); });
     if (entry.id != id && !fails_too) continue;
     if (entry.id != id) failed.push_back(entry.id);
-    add_half_written(names, call, entry.id != id);
+    // A call that depends on another one may have committed its updates before the other one failed.
+    add_half_written(names, call, entry.id != id ? Updates::perhaps_committed : Updates::as_before);
   }
   return names;
 }
@@ -363,7 +379,8 @@ std::vector<std::string> CallTable::half_written() const {
   std::vector<std::string> names;
   for (const Entry& entry : entries_) {
     const InFlight& call = *in_flight_[entry.slot];
-    add_half_written(names, call, !call.dependencies.empty());
+    const bool may_have_committed = !call.dependencies.empty() || may_all_have_voted_ok(entry);
+    add_half_written(names, call, may_have_committed ? Updates::perhaps_committed : Updates::as_before);
   }
   return names;
 }

@@ -205,10 +205,12 @@ class CallTable {
   /// The shared variables that the command, and those that depend on it, may have written only in part. A body may have
   /// written to its Local copies without finishing. An Update is committed on all ranks or on none.
   std::vector<std::string> half_written_by(std::uint64_t id) const;
-  /// The same for everything in flight.
+  /// The same for everything in flight after a loss. If all ranks had voted ok, those that are left have committed the
+  /// updates of the call.
   std::vector<std::string> half_written() const;
 
  private:
+  bool may_all_have_voted_ok(const Entry& entry) const;
   void pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept;
   const Entry* find(std::uint64_t id) const noexcept {
     if (entries_.empty()) return nullptr;

@@ -6,8 +6,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <memory>
 
+#include "launcher/session/records.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
 
 namespace syncrun::test {
@@ -330,6 +333,27 @@ TEST_F(Calls, HaveANameAndSayWhatTheyMayHaveHalfWritten) {
   EXPECT_THAT(calls.half_written_by(first), ElementsAre("weights", "bias"));
   EXPECT_THAT(calls.half_written_by(second), ElementsAre("bias", "weights"));
   EXPECT_THAT(calls.half_written(), ElementsAre("weights", "bias", "of another call"));
+}
+
+TEST_F(Calls, ThatAllRanksHaveVotedForMayHaveStoredTheirUpdatesBeforeALoss) {
+  static constexpr std::array<ArgumentType, 1> kArguments{{{ArgumentKind::update, DType::float32, {}, 1, 0}}};
+  const auto function = std::make_shared<FunctionRecord>();
+  function->signature.arguments = kArguments;
+  const auto params = std::make_shared<VariableRecord>();
+  params->name = "params";
+  const auto id = publish();
+  InFlight& call = calls.in_flight(id);
+  call.function = function;
+  call.arguments[0] = params;
+  call.arguments_count = 1;
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_THAT(calls.half_written(), testing::IsEmpty()) << "rank " << rank << " has not voted";
+    pool.control().outbox(calls.command(id), rank).cast = Vote::ok;
+    pool.control().worker(rank).vote.store(vote_word(id, Vote::ok));
+  }
+  EXPECT_THAT(calls.half_written(), ElementsAre("params"));
+  pool.control().outbox(calls.command(id), 1).cast = Vote::failed;
+  EXPECT_THAT(calls.half_written(), testing::IsEmpty()) << "no rank has stored them";
 }
 
 TEST_F(Calls, CountTheWaitForTheOldestCallOfEachRank) {
