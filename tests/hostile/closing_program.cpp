@@ -23,6 +23,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <syncrun/syncrun.hpp>
 #include <thread>
 #include <vector>
@@ -35,11 +36,16 @@ using Clock = std::chrono::steady_clock;
 
 Clock::time_point closed_at;
 
+/// Without those that a thread of Syncrun opens for a moment, to read about a process or a control group.
 std::set<int> open_descriptors() {
   std::set<int> numbers;
   DIR* const folder = ::opendir("/proc/self/fd");
-  while (const dirent* entry = ::readdir(folder)) numbers.insert(std::atoi(entry->d_name));
-  numbers.erase(::dirfd(folder));
+  while (const dirent* entry = ::readdir(folder)) {
+    std::array<char, 8> target{};
+    if (::readlinkat(::dirfd(folder), entry->d_name, target.data(), target.size() - 1) < 0) continue;
+    const std::string_view start = target.data();
+    if (!start.starts_with("/proc/") && !start.starts_with("/sys/")) numbers.insert(std::atoi(entry->d_name));
+  }
   ::closedir(folder);
   return numbers;
 }
