@@ -34,6 +34,14 @@ std::string contents(const FileDescriptor& file) {
   }
 }
 
+/// A file in memory for the output of several writers. Linux gives these files no lock on their position, so writers
+/// without O_APPEND overwrite each other's lines.
+FileDescriptor output_file(const char* name) {
+  FileDescriptor file(::memfd_create(name, MFD_CLOEXEC));
+  ::fcntl(file.get(), F_SETFL, O_APPEND);
+  return file;
+}
+
 std::string new_mark() {
   static int runs = 0;
   return "SYNCRUN_TEST_RUN=" + std::to_string(::getpid()) + "." + std::to_string(++runs) + ".";
@@ -77,9 +85,7 @@ std::string scripted_program() { return SYNCRUN_SCRIPTED_PROGRAM; }
 #endif
 
 CommandRun::CommandRun(const std::vector<std::string>& arguments, const Start& start, const std::string& image)
-    : mark_(new_mark()),
-      output_(::memfd_create("output", MFD_CLOEXEC)),
-      errors_(::memfd_create("errors", MFD_CLOEXEC)) {
+    : mark_(new_mark()), output_(output_file("output")), errors_(output_file("errors")) {
   std::string path = image.empty() ? SYNCRUN_COMMAND : image;
   std::vector<char*> argv{path.data()};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
