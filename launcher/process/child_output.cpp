@@ -35,9 +35,9 @@ bool ChildOutput::pump() {
     if (count > 0) {
       take({buffer.data(), static_cast<std::size_t>(count)});
     } else if (count == 0) {
-      return false;
+      return !is_intact();
     } else if (errno != EINTR) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) return !is_intact();
       break;
     }
   }

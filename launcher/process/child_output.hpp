@@ -33,7 +33,8 @@ class ChildOutput {
   /// False if the program has closed the pipe. A pipe that finish() has closed counts as intact. From any thread.
   bool is_intact() const;
   NonblockingWriter& writer() const noexcept { return to_; }
-  /// Reads some of the available bytes, without blocking. Returns false at end of file, or if the pipe fails.
+  /// Reads some of the available bytes, without blocking. Returns false at end of file, or if the pipe fails. If the
+  /// program has closed the pipe meanwhile, returns true: the pipe has not ended, and is_intact() is false.
   bool pump();
   /// Passes on a last line that has no newline, and closes the pipe.
   void finish();

@@ -173,4 +173,20 @@ TEST(ToAPipe, EveryByteIsPassedOnAndEachStateIsTagged) {
   EXPECT_EQ(passed.after(0, "dos\r\n\n"), "[rank 0] dos\r\n[rank 0] \n");
 }
 
+/// A worker dies by SIGPIPE if the program has closed the pipe of its output. The error must then name the closed pipe.
+TEST(AClosedPipe, HasNotEndedAndIsNotIntact) {
+  Reader pipe = Reader::pipe();
+  const int number = pipe.ours.get();
+  ChildLog log;
+  NonblockingWriter writer(-1);
+  ChildOutput output("", std::move(pipe.ours), writer, log);
+  ::close(number);
+  EXPECT_TRUE(output.pump());
+  EXPECT_FALSE(output.is_intact());
+  const FileDescriptor empty(::memfd_create("of the program", MFD_CLOEXEC));
+  const FileDescriptor in_its_place(::dup2(empty.get(), number));
+  EXPECT_TRUE(output.pump());
+  EXPECT_FALSE(output.is_intact());
+}
+
 }  // namespace
