@@ -275,7 +275,6 @@ void CallTable::release(std::uint64_t id, const std::shared_ptr<CallFailure>& fa
 }
 
 std::optional<std::uint64_t> CallTable::maker_after(std::uint64_t id) const noexcept {
-  if (makers_ == 0) return std::nullopt;
   const auto maker = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.id > id && !in_flight_[entry.slot]->made.empty();
   });

@@ -135,6 +135,8 @@ class CallTable {
   std::optional<std::uint64_t> first_user(const void* record) const noexcept;
   /// The first call in flight after this one that makes Values.
   std::optional<std::uint64_t> maker_after(std::uint64_t id) const noexcept;
+  /// Whether a call in flight makes Values.
+  bool has_makers() const noexcept { return makers_ != 0; }
   /// The result of the command has been handed out. Lets the workers use its memory again, releases the objects that it
   /// kept alive, and passes a failure on to the commands that depend on it.
   void release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept;

@@ -281,7 +281,7 @@ void CommandRunner::collect_complete() {
   }
 }
 
-bool CommandRunner::holds_large_values() {
+bool CommandRunner::has_made_large_values() {
   // The memory of smaller Values is not worth a command of its own.
   constexpr std::uint64_t kLarge = std::uint64_t{1} << 20U;
   while (const auto maker = calls_.maker_after(looked_at_)) {

@@ -86,7 +86,7 @@ class CommandRunner final : public SystemCommands {
   void collect_complete();
   /// Whether a complete call that was not collected holds much memory, because it has made large Values. The program may
   /// have dropped them. Each entry into the session asks, so each call is looked at once, in order.
-  bool holds_large_values();
+  bool holds_large_values() { return calls_.has_makers() && has_made_large_values(); }
   void drain_all() override;
   void await_users(const void* record) override;
   void run_system(const Room& room, const char* what, const std::string& subject, const Fill& fill) override;
@@ -109,6 +109,7 @@ class CommandRunner final : public SystemCommands {
   void expire(std::uint64_t id);
 
  private:
+  bool has_made_large_values();
   void give_to_nodes(std::uint64_t id);
   void spoil_on_nodes();
   bool look_for_loss();

@@ -24,10 +24,6 @@ void SystemCommands::when_settled(const RankSet& ranks, std::span<const void* co
   change(settle(ranks, records));
 }
 
-std::uint64_t SystemCommands::replacements() const noexcept {
-  return segment().at<const ControlHeader>(0)->replacements.load(std::memory_order_relaxed);
-}
-
 void SystemCommands::give_back_pages() {
   if (!devices_.kinds().has(DeviceKind::cuda)) return;
   run_system(settle(all_ranks()), "unpin", "", [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); });

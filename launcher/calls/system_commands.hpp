@@ -4,6 +4,7 @@
 // features sees of the session. The code can run a command and use the memory in which the arguments travel. It cannot
 // open, close or end anything.
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -51,7 +52,7 @@ class SystemCommands {
   Settled settled() const noexcept { return Settled(waits_); }
   const Waits& waits_so_far() const noexcept { return waits_; }
   /// How often lost workers have been replaced. One replacement may replace several workers.
-  std::uint64_t replacements() const noexcept;
+  std::uint64_t replacements() const noexcept { return replacements_.load(std::memory_order_relaxed); }
   /// Makes room for one more command of these ranks: if a rank has kInboxSize commands that have not been collected,
   /// waits for the oldest of them. Returns whether it waited. Errors of calls go to their results. Throws if the session
   /// ends.
@@ -97,7 +98,11 @@ class SystemCommands {
   Waits& waits() noexcept { return waits_; }
   /// The object refers to all of them for as long as it lives.
   SystemCommands(SegmentHeap memory, CallTable& calls, const RankDevices& devices)
-      : memory_(memory), calls_(calls), devices_(devices), comms_(devices) {}
+      : memory_(memory),
+        calls_(calls),
+        devices_(devices),
+        replacements_(memory.segment.at<const ControlHeader>(0)->replacements),
+        comms_(devices) {}
 
  private:
   static std::exception_ptr collected_failure(const WriteLog& writes, const RankSet& ranks);
@@ -106,6 +111,7 @@ class SystemCommands {
   SegmentHeap memory_;
   CallTable& calls_;
   const RankDevices& devices_;
+  const std::atomic<std::uint64_t>& replacements_;
   CommTable comms_;
   Waits waits_;
 };
