@@ -171,10 +171,6 @@ void Meetings::check_that_all_are_here(const Interruption& interruption) const {
 
 // ---- contributions --------------------------------------------------------------------------------------------
 
-const Contribution& Meetings::contribution(int position, std::size_t parity) const noexcept {
-  return attachment_.control.worker(rank_at(position)).contributions[parity];
-}
-
 void Meetings::reclaim_buffers(const WaitLimits& limits) {
   if (last_command_ == command_->id) return;  // avoids reading the clock
   Patience patience = patience_of(limits);

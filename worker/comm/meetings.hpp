@@ -51,7 +51,9 @@ class Meetings {
   void step(const WaitLimits& limits);
   /// The place of the contribution that the next meet() will use.
   std::size_t next_parity() const noexcept { return meetings_ % 2; }
-  const Contribution& contribution(int position, std::size_t parity) const noexcept;
+  const Contribution& contribution(int position, std::size_t parity) const noexcept {
+    return attachment_.control.worker(rank_at(position)).contributions[parity];
+  }
   /// Waits until no peer reads any more what this rank wrote for an earlier command. Called before the first meeting of
   /// a command, and before values of the command are written to places where peers read.
   void reclaim_buffers(const WaitLimits& limits);
