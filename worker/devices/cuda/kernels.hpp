@@ -55,7 +55,7 @@ void scale(DType dtype, void* values, double factor, std::size_t elements, cudaS
 void fill_identity(DType dtype, Reduction reduction, void* to, std::size_t elements, cudaStream_t stream);
 
 /// Loads all kernels that are declared here. Otherwise CUDA loads each of them at its first launch. This may wait for
-/// everything that runs on the device, even for a kernel that waits for a peer.
+/// everything that runs on the device, even for a kernel that waits for a peer. If the peer is lost, the wait has no end.
 void load_kernels();
 
 }  // namespace syncrun::detail::kernels

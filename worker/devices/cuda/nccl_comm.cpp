@@ -25,6 +25,13 @@ namespace {
 
 static_assert(sizeof(ncclUniqueId) <= Rendezvous::kMostBytes);
 
+/// Before the first collective, because kernels that are launched later may be launched while it waits for a peer.
+void load_all_kernels() {
+  kernels::load_kernels();
+  kernels::load_update_kernels();
+  kernels::load_norm_kernels();
+}
+
 /// The fraction that this number of rows has of the rows of all ranks.
 double share_of(std::int64_t rows, const RankWeights& weights) noexcept {
   return static_cast<double>(rows) / static_cast<double>(std::max<std::int64_t>(weights.all, 1));
@@ -146,6 +153,7 @@ void NcclComm::ensure() {
   drop_stale();
   if (comm_) return;
   const InPhase making(attachment_, Phase::communicator);
+  load_all_kernels();
   // If a rank may still fail before it gets here, all ranks first wait for each other, because what follows cannot be
   // interrupted. (A non-blocking communicator could be interrupted, but each call on it costs 40 us.) Workers are
   // started with NCCL_RUNTIME_CONNECT=0. So NCCL makes all connections now, and later calls do not wait for peers on
@@ -195,6 +203,7 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
   {
     const InPhase making(attachment_, Phase::communicator);
     const SettingUp noted(plan_);
+    load_all_kernels();
     peers_.connect();
   }
   if (!peers_.is_connected()) {
@@ -298,11 +307,6 @@ class NcclComm::InBackground {
 
 void NcclComm::start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
                              std::size_t first) {
-  if (!background_.is_made()) {  // later launches may happen while a bucket waits for a peer
-    kernels::load_kernels();
-    kernels::load_update_kernels();
-    kernels::load_norm_kernels();
-  }
   const InBackground scope(*this);
   // Work that runs in parallel needs the multiprocessors. While the last part is averaged, there is no such work.
   const bool is_last = first == 0;
