@@ -7,9 +7,13 @@
 #include <limits>
 #include <thread>
 
+#include "tests/support/gate.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
+
+using syncrun::test::Gate;
+using syncrun::test::pass;
 
 class DataIn : public OnWorkers {};
 INSTANTIATE_ON_WORKERS(DataIn, 2);
@@ -122,14 +126,13 @@ TEST_P(DataIn, WriteWaitsForCallsThatReadIt) {
 TEST_P(DataIn, IsWrittenWithoutAWaitForCallsThatDoNotReadIt) {
   auto data = session().data(counting<float>(4));
   const auto other = session().data(counting<float>(4));
-  const auto slow = session().function(
-      [](sr::Broadcast<const float, 1>) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
-  auto running = slow.async(other);
-  const auto begin = std::chrono::steady_clock::now();
+  Gate gate;
+  const auto slow = session().function([](sr::Broadcast<const float, 1>, Gate::Key key) { pass(key); });
+  auto running = slow.async(other, gate.key());
   data.set(std::vector<float>(4, 7));
   data.set_rows(1, std::vector<float>{8});
   data.resize({2});
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(150));
+  gate.open();
   running.get();
   EXPECT_EQ(data.at(0), 7);
   EXPECT_EQ(data.at(1), 8);

@@ -6,12 +6,15 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/gate.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using sr::Shape;
+using syncrun::test::Gate;
+using syncrun::test::pass;
 
 class Values : public OnWorkers {
  protected:
@@ -46,6 +49,10 @@ sr::Sum<double> total(sr::Local<const double, 1> x) {
 }
 sr::Keep<double, 1> slowly_twice(sr::CpuWorker& worker, sr::Local<const double, 1> x, int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  return twice(worker, x);
+}
+sr::Keep<double, 1> twice_behind(sr::CpuWorker& worker, sr::Local<const double, 1> x, Gate::Key key) {
+  pass(key);
   return twice(worker, x);
 }
 void sleep_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
@@ -115,15 +122,14 @@ TEST_P(Values, AreNotWrittenBySeveralRanks) {
 }
 
 TEST_P(Values, AreReceivedBeforeTheirCallHasRun) {
-  const auto f = session().function(slowly_twice);
+  Gate gate;
+  const auto f = session().function(twice_behind);
   const auto g = session().function(twice);
   const auto x = session().value(counting<double>(4), Shape{4}, last());
-  const auto begin = std::chrono::steady_clock::now();
-  const auto y = f.on(last())(x, 200);
+  const auto y = f.on(last())(x, gate.key());
   const auto z = g.on(first())(y);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 150ms);
+  gate.open();
   EXPECT_EQ(z.get()[3], 12);
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, 200ms);
 }
 
 TEST_P(Values, GoOnWhileAnotherRankCopiesFromThem) {
@@ -358,15 +364,14 @@ TEST_P(Values, ChangeInPlaceOnManyDevicesInTurn) {
 }
 
 TEST_P(Values, AreFetchedWithoutAWait) {
-  const auto slow = session().function(slowly_twice);
+  Gate gate;
   const auto write = session().function(add_one);
   const auto x = session().value(counting<double>(5), Shape{5}, first());
-  const auto busy = slow.on(first()).async(x, 100);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto busy = session().function(twice_behind).on(first()).async(x, gate.key());
   auto before = x.get_async();
   write.on(first())(x);
   auto after = x.get_async();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 80ms);
+  gate.open();
   EXPECT_EQ(before.get()[4], 4);
   EXPECT_EQ(after.get()[4], 5);
   static_cast<void>(busy);
@@ -375,16 +380,16 @@ TEST_P(Values, AreFetchedWithoutAWait) {
 }
 
 TEST_P(Values, OnTheHostAreFetchedWithoutADevice) {
-  const auto slow = session().function(sleep_for);
+  const auto waits = session().function(pass);
   const auto x = session().value(counting<double>(5), Shape{5});
   EXPECT_EQ(x.get_async().get()[4], 4);
   EXPECT_TRUE(x.where().empty()) << "it did not move";
   x.to(last());
-  for (int i = 0; i < 32; ++i) slow.on(last())(i == 0 ? 200 : 0);  // as many as it can have
-  const auto begin = std::chrono::steady_clock::now();
+  Gate gate;
+  for (int i = 0; i < 32; ++i) waits.on(last())(gate.key());  // as many as it can have
   EXPECT_EQ(x.get()[4], 4);
   EXPECT_EQ(x.get_async().get()[4], 4);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 100ms);
+  gate.open();
 }
 
 TEST_P(Values, StandInTheListOfWhatLiesOnADevice) {

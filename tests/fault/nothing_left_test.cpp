@@ -190,7 +190,7 @@ TEST_F(IgnoredChildren, AreStillSeenWhenTheyDie) {
   EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
   EXPECT_EQ(error.rank(), 1);
   EXPECT_EQ(error.failure().call, "f");
-  EXPECT_LT(error.failure().master_released - board.time_of_death(), kReleaseLimit);
+  EXPECT_LT(error.failure().master_released - board.time_of_death(), kErrorLimit);
   EXPECT_THAT(error.what(), Not(HasSubstr("exited with code 0"))) << "nobody knows how it ended";
   EXPECT_THAT(error.what(), HasSubstr("SIGCHLD"));
   expect_over(session, error);

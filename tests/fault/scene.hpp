@@ -23,10 +23,9 @@ namespace syncrun::test {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// The longest time from a death until the master stops waiting for the worker, even if other programs use the machine.
-inline constexpr auto kReleaseLimit = kSlowdown * 250ms;
-/// The longest time from a death until the exception arrives. It includes finding the cause and ending all workers.
-inline constexpr auto kErrorLimit = kSlowdown * 2000ms;
+/// The longest time from a death, or from the end of a limit, until the exception arrives, even if other programs use the
+/// machine. bench_kill measures how long it takes.
+inline constexpr auto kErrorLimit = kSlowdown * 5000ms;
 
 bool is_alive(pid_t pid);
 /// Sends SIGSTOP and waits until the process has stopped.

@@ -149,7 +149,7 @@ TEST_P(Exception, ReleasesWhoWaitsInACollective) {
       ASSERT_TRUE(falls_asleep(pids[static_cast<std::size_t>(rank == 0 ? 1 : 0)]));
       board.set(Board::kFields - 2, 1);
       const Error error = error_of([&] { future.get(); });
-      EXPECT_LT(Clock::now() - board.time_of_death(), kReleaseLimit);
+      EXPECT_LT(Clock::now() - board.time_of_death(), kErrorLimit);
       expect_thrown(error, session, rank, ErrorKind::function, "f", "function", "I do not come");
       expect_usable(session);
     }

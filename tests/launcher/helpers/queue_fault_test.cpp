@@ -144,7 +144,7 @@ TEST(Producer, ThatIsKilledReleasesTheProgramAtOnce) {
   killer.join();
   EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
   EXPECT_EQ(error.failure().producer, 2);
-  EXPECT_LT(error.failure().master_released - killed, kReleaseLimit);
+  EXPECT_LT(error.failure().master_released - killed, kErrorLimit);
   EXPECT_LT(Clock::now() - killed, kErrorLimit);
   expect_usable(session);
   session.close();
