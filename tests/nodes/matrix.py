@@ -42,7 +42,7 @@ START_DEADLINE_S = 5
 SLOWEST_THROW_S = 0.05  # from the signal that kills a worker to the exception; 5 to 20 ms if this machine is not busy
 NEXT_CALL_S = 0.3  # after the limit of silence; the program is idle until then
 SLOWEST_VERDICT_S = 0.5  # more than the limit of silence, until each node has said what happened
-KINDS = ("measured", "others")  # in cases of the first kind, milliseconds count
+BUSY_S = 15  # what each of these limits gets in addition if other programs use this machine
 ATTEMPTS = 3  # this machine may be busy, and a case that is too slow is tried again
 options = None
 quiet = threading.Lock()  # of the case in which milliseconds count at this time, which nothing else must disturb
@@ -98,8 +98,9 @@ def outcome_of(case):
 
 def may_be_engine(case):
     """In these cases, the engine is sometimes faster than the nodes: a daemon with SIGTERM while rows are under way to its
-    node, and a node where all daemons get it."""
-    return case.way == "term" and (case.process == "node" or (case.process, case.phase) == ("daemon", "rows"))
+    node or with a longer limit of silence, and a node where all daemons get it."""
+    is_late = case.phase == "rows" or float(options.node_timeout) > 1
+    return case.way == "term" and (case.process == "node" or (case.process == "daemon" and is_late))
 
 
 def engine_of(case):
@@ -114,10 +115,6 @@ def engine_of(case):
 def is_measured(case):
     """In these cases, milliseconds count."""
     return case.process == "worker" and outcome_of(case) == NAMED
-
-
-def kind_of(case):
-    return KINDS[0] if is_measured(case) else KINDS[1]
 
 
 def throw_limit_s(case):
@@ -416,6 +413,8 @@ def check(case, outcome, seconds):
     limit = None
     if outcome == NAMED:
         limit = throw_limit_s(case) if case.process == "worker" else verdict_limit_s(case)
+    if limit is not None and options.busy:
+        limit += BUSY_S
     if limit is not None and seconds > limit:
         raise Failed(f"{seconds:.3f} s, expected {limit} s at most")
 
@@ -445,7 +444,7 @@ def run_on(hosts, case, turn):
 
 
 def run_once(case):
-    turn = quiet if is_measured(case) else contextlib.nullcontext()
+    turn = quiet if is_measured(case) and not options.busy else contextlib.nullcontext()
     hosts = Hosts(3, keep=[options.build, Path(options.program).parent], is_patient=True)
     with turn:
         hosts.__enter__()
@@ -490,9 +489,9 @@ def main():
     parser.add_argument("--syncrun")
     parser.add_argument("--program")
     parser.add_argument("--build")
-    parser.add_argument("--node-timeout", default="1", help="the limit of silence in seconds")
+    parser.add_argument("--node-timeout", help="the limit of silence in seconds (default: 1, with --busy 2)")
     parser.add_argument("--at-a-time", type=int, default=3, help="how many cases run at the same time")
-    parser.add_argument("--only", choices=KINDS, help="the kind of the cases")
+    parser.add_argument("--busy", action="store_true", help="other programs use this machine, so milliseconds do not count")
     parser.add_argument("--part", default=os.environ.get("NODES_MATRIX_PART", "1/1"),
                         help="a share of the cases: 2/3 is the second of three (default: NODES_MATRIX_PART, or all)")  # fmt: skip
     parser.add_argument("--attempts", type=int, default=ATTEMPTS)
@@ -501,6 +500,7 @@ def main():
     parser.add_argument("--gtest_list_tests", action="store_true", help="list the cases and do not run them")
     parser.add_argument("patterns", nargs="*", help="run the cases that one of these expressions matches")
     options = parser.parse_args()
+    options.node_timeout = options.node_timeout or ("2" if options.busy else "1")
     if options.gtest_list_tests:
         print("Of/Nodes.\n" + "\n".join(f"  {case}" for case in all_cases()))
         return 0
@@ -510,12 +510,12 @@ def main():
     cases = [case for case in all_cases() if not options.patterns or any(re.fullmatch(p, str(case)) for p in options.patterns)]
     began = time.monotonic()
     done = [(case, outcome_of(case), 0, []) for case in cases if outcome_of(case).startswith("-")]
-    tested = [case for case in cases if not outcome_of(case).startswith("-") and options.only in (None, kind_of(case))]
+    tested = [case for case in cases if not outcome_of(case).startswith("-")]
     part, parts = map(int, options.part.split("/"))
     tested = tested[part - 1 :: parts]
-    for kind in KINDS:  # the measured ones have the machine for themselves
+    for measured in (True, False):  # the measured ones have the machine for themselves
         with concurrent.futures.ThreadPoolExecutor(options.at_a_time) as pool:
-            done += pool.map(run_case, [case for case in tested if kind_of(case) == kind])
+            done += pool.map(run_case, [case for case in tested if is_measured(case) == measured])
     failed = [str(case) for case, _, _, failures in done if failures]
     if options.results:
         Path(options.results).write_text(json.dumps(results_of(done), indent=1), encoding="utf-8")
