@@ -1,6 +1,9 @@
 # Functions that the scripts share: they find and install what is missing, build and test. Scripts source this file. If
 # nothing is missing, it does not use the network.
 
+# Ctrl-C ends the script, whatever the program that runs at that moment makes of it.
+trap 'exit 130' INT
+
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 jobs=$(nproc)
 configure_options=()  # for cmake, in addition to a preset
