@@ -29,7 +29,7 @@ package_of() {
     benchmark) echo libbenchmark-dev ;;
     zlib) echo zlib1g-dev ;;
     libdw) echo libdw-dev ;;
-    blas) echo libopenblas-dev ;;
+    openblas) echo libopenblas-dev ;;
     onednn) echo libdnnl-dev ;;
     pillow) echo python3-pil ;;
     turbojpeg) echo libturbojpeg0-dev ;;
