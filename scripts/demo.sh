@@ -5,7 +5,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
-install_missing
+install_missing compiler cmake ninja boost spdlog cli11 zlib openblas
+without_tests
 choose_cuda_architectures
 configure_and_build release demo
 say "Running bin/syncrun bin/syncrun-mnist $*"

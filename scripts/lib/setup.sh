@@ -40,53 +40,58 @@ package_of() {
   esac
 }
 
-# Prints the name of the distribution's package of LibTorch, if there is one.
-packaged_libtorch() {
-  ! command -v apt-cache >/dev/null || apt-cache search --names-only '^libtorch-dev$' 2>/dev/null | cut -d ' ' -f 1
-}
-
-# Prints a line `required <name>` or `optional <name>` for everything that the build would not find.
+# Prints a line `required <name>` or `optional <name>` for everything that the build would not find. With names, looks
+# for these only.
 missing() {
-  local tool
+  local folder=$root/.cache/probe tool
+  rm -rf "$folder"
+  mkdir -p "$folder"
   for tool in g++:compiler cmake:cmake ninja:ninja python3:python3; do
     command -v "${tool%%:*}" >/dev/null || echo "required ${tool##*:}"
-  done
-  # Without these tools, the script cannot check for libraries. It then assumes that all are missing.
-  if ! command -v g++ >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
-    printf 'required %s\n' boost spdlog googletest cli11
-    printf 'optional %s\n' benchmark zlib libdw blas onednn pillow turbojpeg libarchive json
-    [ -z "$(packaged_libtorch)" ] || echo 'optional libtorch'
-    return
-  fi
-  local folder
-  folder=$(mktemp -d)
-  if ! cmake -G Ninja -S "$root/scripts/lib/probe" -B "$folder" >"$folder/log" 2>&1; then
+  done >"$folder/tools"
+  if grep -qE 'compiler|cmake|ninja' "$folder/tools"; then
+    # Without these tools, the script cannot check for libraries. It then assumes that all are missing.
+    sed -nE 's/^report\((\w+ \w+) .*/\1/p' "$root/scripts/lib/probe/CMakeLists.txt" >"$folder/libraries"
+  elif cmake -G Ninja -S "$root/scripts/lib/probe" -B "$folder" >"$folder/log" 2>&1; then
+    sed -n 's/^missing //p' "$folder/log" >"$folder/libraries"
+  else
     cat "$folder/log" >&2
-    rm -rf "$folder"
     fail "cmake cannot configure an empty project (see above)"
   fi
-  # Not every distribution has a package of LibTorch: Debian 12 does, Ubuntu 24.04 does not.
-  sed -n 's/^missing //p' "$folder/log" | if [ -n "$(packaged_libtorch)" ]; then cat; else grep -vx 'optional libtorch' || true; fi
-  rm -rf "$folder"
+  # Debian has a package of LibTorch. Ubuntu 24.04 has none.
+  sort -u "$folder/tools" "$folder/libraries" | grep -E " ($(tr ' ' '|' <<<"${*:-\w+}"))\$" |
+    if grep -qx 'ID=debian' /etc/os-release; then cat; else grep -vx 'optional libtorch'; fi || true
 }
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
-# Installs packages. Fails if that is not possible.
+# Runs apt-get. On a terminal, its output is shown. Elsewhere, it would be a thousand lines, so only those about the
+# download are, and the last lines if it fails.
+apt_get() {
+  local log=$root/.cache/apt.log command=(as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get "$@")
+  if [ -t 1 ]; then
+    "${command[@]}" </dev/null
+  elif ! "${command[@]}" </dev/null 2>&1 | tee "$log" | sed -un '/^Need to get\|^Fetched/p'; then
+    tail -n 15 "$log" >&2
+    return 1
+  fi
+}
+
+# Installs packages. Fails if that is not possible, and says why.
 apt_install() {
-  command -v apt-get >/dev/null || return 1
-  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || return 1
-  local log code=0
-  log=$(mktemp)
-  # If the list of packages cannot be updated, the old list may still be good enough.
-  as_root apt-get update -q -o Acquire::Retries=1 -o Acquire::http::Timeout=20 >"$log" 2>&1 </dev/null || true
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" \
-    >>"$log" 2>&1 </dev/null || code=$?
-  [ "$code" = 0 ] || tail -n 15 "$log" >&2
-  rm -f "$log"
-  return "$code"
+  local why=
+  command -v apt-get >/dev/null || why="there is no apt-get"
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || why="you are not root, and there is no sudo"
+  if [ -n "$why" ]; then
+    say "Cannot install packages: $why"
+    return 1
+  fi
+  mkdir -p "$root/.cache"
+  apt_get update --error-on=any -o Acquire::Retries=1 -o Acquire::http::Timeout=20 ||
+    say "apt-get cannot update its lists of packages: is there a network? The old lists may still be good enough"
+  apt_get install -y --no-install-recommends "$@"
 }
 
 packages_for() {
@@ -96,9 +101,10 @@ packages_for() {
   done | tr ' ' '\n' | sort -u | tr '\n' ' '
 }
 
+# install_missing [NAME...]: installs what the build would not find, or what of these names it would not find.
 install_missing() {
   local lines packages
-  lines=$(missing)
+  lines=$(missing "$@")
   if [ -z "$lines" ]; then
     say "Everything the build needs is installed"
     return
@@ -109,12 +115,12 @@ install_missing() {
   if apt_install $packages; then return; fi
 
   bring_cli11
-  lines=$(missing)
+  lines=$(missing "$@")
   if grep -q '^required' <<<"$lines"; then
-    fail "missing, and apt-get could not bring it: $(sed -n 's/^required //p' <<<"$lines" | tr '\n' ' ')
-Install what these packages of Debian and Ubuntu hold, then start again: $(grep '^required' <<<"$lines" | packages_for)"
+    fail "these packages could not be installed (see above), and the build requires them.
+Install them, then start this script again. As root: apt-get install $(grep '^required' <<<"$lines" | packages_for)"
   fi
-  [ -z "$lines" ] || say "Going on without $(sed -n 's/^optional //p' <<<"$lines" | tr '\n' ' ')"
+  [ -z "$lines" ] || say "Going on without $(packages_for <<<"$lines")"
 }
 
 # Fetches the headers of CLI11, which the demos require, if they are not installed. Unpacks them from the distribution's
@@ -176,6 +182,11 @@ choose_cuda_architectures() {
   found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -u |
     paste -s -d ';') || true
   configure_options+=("-DCMAKE_CUDA_ARCHITECTURES=${found:-80}")
+}
+
+# For scripts that only run a demo: the tests and the benchmarks require more packages. A folder that has them keeps them.
+without_tests() {
+  [ -f "$root/build/release/tests/CTestTestfile.cmake" ] || configure_options+=(-DSYNCRUN_TESTS=OFF -DSYNCRUN_BENCH=OFF)
 }
 
 # configure_and_build PRESET [TARGET...]: configures and builds in build/PRESET.
