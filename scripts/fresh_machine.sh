@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# Runs commands of README.md, as they are written there, on fresh machines: minimal roots of Debian 12, with the current
+# commit and nothing that it requires. Prints how long each step took, and how much it downloaded. Parts:
+#   demo     the first command, as root, then again, and then a program against what it has built
+#   gpt      the command of the GPT demo, as a user with sudo
+#   project  "In a CMake project", as root
+#   blas     the first command where there is only the reference BLAS, as a user with sudo
+#   stops    what scripts do after Ctrl-C, without a network, and without root
+# The roots take their packages from where this machine takes its own. The script requires root and Debian 12, and leaves
+# nothing behind, also after Ctrl-C.
+#
+# usage: scripts/fresh_machine.sh [PART...]   (default: all parts)
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+readme=$root/README.md
+
+# Everything runs in a second process, in namespaces of its own. With it, its mounts and processes end.
+if [ "${1-}" != --inside ]; then
+  [ "$(id -u)" = 0 ] || fail "scripts/fresh_machine.sh requires root: it makes a root of Debian and mounts in it"
+  command -v mmdebstrap >/dev/null || apt_install mmdebstrap || fail "cannot install mmdebstrap"
+  folder=$(mktemp -d)
+  process=
+  end() {
+    # When the first process in the namespace has ended, no other is left.
+    [ -z "$process" ] || pkill -KILL -P "$process" || true
+    wait
+    rm -rf --one-file-system "$folder"
+  }
+  trap end EXIT
+  trap 'exit 143' TERM
+  env --default-signal=INT unshare --mount --pid --mount-proc --fork --kill-child "$0" --inside "$folder" "$@" &
+  process=$!
+  code=0
+  wait "$process" || code=$?
+  process=
+  exit "$code"
+fi
+folder=$2
+shift 2
+machine=$folder/machine  # the root of the machine that the functions use
+summary=()
+
+# Prints where this machine takes the packages of Debian 12 from.
+sources() {
+  apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' |
+    grep ' bookworm'
+}
+
+make_base() {
+  sources >"$folder/sources.list" || { apt_get update && sources >"$folder/sources.list"; } ||
+    fail "apt-get has no source of Debian 12 (bookworm), which the roots require"
+  apt-config dump | grep -E '^Acquire::(https?::|Check-)' >"$folder/apt.conf" || true
+  mmdebstrap --quiet --variant=minbase --aptopt="$folder/apt.conf" bookworm "$folder/base" "$folder/sources.list"
+}
+
+# in_machine USER FOLDER COMMAND: runs a command of a shell in a folder of the machine. `around` runs it.
+around=()
+in_machine() {
+  local path=/usr/local/bin:/usr/bin:/bin
+  [ "$1" != root ] || path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+  # shellcheck disable=SC2016 # the inner shell expands
+  "${around[@]}" unshare --mount bash -euc '
+    cd "$1"
+    mount -t proc proc proc
+    mount --rbind /dev dev
+    mount -t tmpfs tmpfs dev/shm
+    exec chroot --userspec="$2" . /usr/bin/env -i HOME="$3" PATH="$4" TERM=dumb bash -c "cd $5 && $6"' \
+    in_machine "$machine" "$1" "/$1" "$path" "$2" "$3"
+}
+
+# new_machine NAME: makes a machine with the current commit in /syncrun, which belongs to the user `user`.
+new_machine() {
+  rm -rf --one-file-system "$machine"
+  cp -a "$folder/base" "$machine"
+  in_machine root / 'useradd --create-home --home-dir /user user'
+  # Git clones a folder of another user only if a configuration allows it.
+  printf '[safe]\n\tdirectory = *\n' >"$folder/gitconfig"
+  GIT_CONFIG_GLOBAL=$folder/gitconfig git clone --quiet --depth 1 "file://$root" "$machine/syncrun"
+  in_machine root / 'chown -R user:user /syncrun'
+  summary+=("$1")
+}
+
+# Installs packages on the machine, and then forgets the lists of packages, which a new machine does not have.
+prepare() {
+  in_machine root / "apt-get update && apt-get install -y --no-install-recommends $*" >"$folder/log" 2>&1 ||
+    { cat "$folder/log" && return 1; }
+  rm -rf "$machine"/var/lib/apt/lists/* "$machine"/var/cache/apt/archives/*.deb
+}
+
+sudo_for_user() {
+  prepare sudo "$@"
+  echo 'user ALL=(ALL) NOPASSWD: ALL' >"$machine/etc/sudoers.d/user"
+}
+
+# expect NAME COMMAND...: runs a command that has to succeed, and keeps its output in $folder/log. A line that begins with
+# == begins a step, whose time goes to the summary.
+expect() {
+  local line step='' begin=$SECONDS
+  say "$1"
+  shift
+  while IFS= read -r line; do
+    [[ $line == 'exit code '* ]] || printf '%s\n' "$line"
+    [[ $line == '== '* || $line == 'exit code '* ]] || continue
+    [ -z "$step" ] || summary+=("  $((SECONDS - begin)) s: $step")
+    step=${line#== } begin=$SECONDS
+  done < <(set +e; "$@" 2>&1 | tee "$folder/log"; echo "exit code ${PIPESTATUS[0]}")
+  [ "$step" = 'exit code 0' ] || fail "the command failed"
+  summary+=("  downloaded: $(awk '/^Fetched / { n += $2 * ($3 == "kB" ? 1e-3 : $3 == "MB" ? 1 : 1e3) }
+    END { printf "%.0f MB", n }' "$folder/log")")
+}
+
+# has TEXT / has_not TEXT: what the output of the last command contains.
+has() { grep -qF -- "$1" "$folder/log" || { cat "$folder/log" && fail "expected in the output: $1"; }; }
+has_not() { ! grep -F -- "$1" "$folder/log" || fail "did not expect this in the output"; }
+
+# Prints the first line of README.md that begins so.
+command_of_readme() { grep -m 1 "^$1" "$readme" || fail "README.md has no command $1"; }
+
+# project_block N: prints the N-th block of commands of "In a CMake project", each after a line that begins with ==.
+project_block() {
+  awk -v n="$1" '/^## /{ inside = /In a CMake project/ } /^```/{ block = $0 == "```sh" && inside && ++count == n; next }
+    block' "$readme" | sed -e 's|PREFIX|$HOME/prefix|g' -e "s|.*|echo '== &'\n&|" -e '1i set -e' | grep . ||
+    fail 'README.md has no such block in "In a CMake project"'
+}
+
+# A program against the installed package, as README.md builds it.
+build_project() {
+  cp -r "$root/tests/project/stranger" "$machine/project"
+  expect "A project of a user" in_machine root /project "$(project_block 2)"
+}
+
+part_demo() {
+  new_machine "demo, as root"
+  local command
+  command=$(command_of_readme scripts/demo.sh)
+  expect "The first command" in_machine root /syncrun "$command"
+  has 'test accuracy: 9'
+  expect "The first command again" in_machine root /syncrun "$command"
+  has 'Everything the build needs is installed'
+  in_machine root /syncrun 'cmake --install build/release --prefix ~/prefix' >"$folder/log"
+  build_project
+}
+
+part_gpt() {
+  new_machine "gpt, as a user with sudo"
+  sudo_for_user
+  expect "The GPT demo" in_machine user /syncrun "$(command_of_readme scripts/gpt.sh)"
+  has 'bits per byte'
+}
+
+part_project() {
+  new_machine "project, as root"
+  expect "Building Syncrun" in_machine root /syncrun "$(project_block 1)"
+  build_project
+}
+
+part_blas() {
+  new_machine "blas, as a user with sudo and the reference BLAS"
+  sudo_for_user liblapack-dev
+  expect "The first command" in_machine user /syncrun "$(command_of_readme scripts/demo.sh)"
+  has 'test accuracy: 9'
+  in_machine user /syncrun 'readlink -f $(ldd build/release/bin/syncrun-mnist | grep -o "/[^ ]*blas[^ ]*")' \
+    >"$folder/log"
+  has openblas
+}
+
+# refused USER: starts the demo, which must fail.
+refused() {
+  ! in_machine "$1" /syncrun scripts/demo.sh >"$folder/log" 2>&1 || fail "expected scripts/demo.sh to fail"
+  has 'these packages could not be installed'
+}
+
+# interrupted COMMAND: starts the demo on a terminal, with an apt-get that waits in this command and, like the real one,
+# ends normally after Ctrl-C. Then presses Ctrl-C.
+interrupted() {
+  local code=0
+  printf '#!/bin/sh\n[ "$1" = %s ] || exit 0\ntrap "exit 100" INT\ntouch /tmp/waits\nsleep 60 & wait\n' "$1" \
+    >"$machine/usr/local/bin/apt-get"
+  chmod +x "$machine/usr/local/bin/apt-get"
+  rm -f "$machine/tmp/waits"
+  {
+    timeout 60 bash -c 'until [ -e "$0" ]; do sleep 0.1; done' "$machine/tmp/waits"
+    printf '\003'
+    sleep 2
+  } | in_machine root /syncrun 'PATH=/usr/local/bin:$PATH script -qefc scripts/demo.sh /dev/null' >"$folder/log" ||
+    code=$?
+  [ "$code" = 130 ] || fail "Ctrl-C during apt-get $1: expected exit code 130, got $code"
+  has Installing
+  has_not 'Going on'
+  has_not 'could not be installed'
+}
+
+part_stops() {
+  new_machine "stops"
+  around=(unshare --net)
+  refused root
+  has 'is there a network?'
+  around=()
+  refused user
+  has 'you are not root, and there is no sudo'
+  interrupted update
+  interrupted install
+}
+
+# The CPU time so far of what has ended.
+cpu_s() { awk -v ticks="$(getconf CLK_TCK)" '{ printf "%d", ($16 + $17) / ticks }' /proc/$$/stat; }
+
+parts=()
+for argument in "$@"; do
+  case "$argument" in
+    demo | gpt | project | blas | stops) parts+=("$argument") ;;
+    *) fail "expected a part out of demo, gpt, project, blas and stops, got $argument" ;;
+  esac
+done
+[ "${#parts[@]}" -gt 0 ] || parts=(stops project demo blas gpt)
+begin=$SECONDS
+say "Making a minimal root of Debian 12"
+make_base
+say "It took $((SECONDS - begin)) s"
+for part in "${parts[@]}"; do
+  begin=$SECONDS cpu_begin=$(cpu_s)
+  say "Part $part"
+  "part_$part"
+  summary+=("  $((SECONDS - begin)) s in all, $(($(cpu_s) - cpu_begin)) s of CPU time")
+done
+printf '%s\n' "${summary[@]}"
