@@ -222,7 +222,7 @@ std::string text_of_something_else() {
 
 }  // namespace
 
-std::string text_of(const std::exception& error) {
+std::string full_text_of(const std::exception& error) {
   constexpr int kMostNested = 10;
   std::string text = own_text_of(error);
   const auto* nested = dynamic_cast<const std::nested_exception*>(&error);
@@ -246,7 +246,7 @@ std::string describe_current_exception(const char* who_threw) {
   try {
     throw;
   } catch (const std::exception& error) {
-    return text_of(error);
+    return full_text_of(error);
   } catch (...) {
     return who_threw + text_of_something_else();
   }

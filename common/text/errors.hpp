@@ -45,7 +45,7 @@ T check_system(T result, const char* what, std::source_location where = std::sou
 
 /// The text of a caught exception. The texts of nested exceptions (std::throw_with_nested) follow it, the innermost last.
 /// If a what() is null, which happens in user programs, the text names the type instead.
-std::string text_of(const std::exception& error);
+std::string full_text_of(const std::exception& error);
 
 /// The text of the exception that is being handled. If it is not a std::exception, the text is `who_threw`, for example
 /// "the program threw ", followed by "an exception that is not a std::exception", its type, and its value if this is a

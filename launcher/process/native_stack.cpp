@@ -40,7 +40,7 @@ struct Taking {
 constexpr std::size_t kMostThreads = 4;
 constexpr std::size_t kMostFrames = 20;
 constexpr std::size_t kDeepest = 200;
-constexpr std::size_t kLongestName = 160;
+constexpr std::size_t kLongestFunctionName = 160;
 
 /// The functions of libdw, as found in the library.
 struct Libdw {
@@ -104,7 +104,8 @@ Frame frame_at(const Libdw& dw, Dwfl* process, Dwarf_Addr pc) {
   if (const char* name = dw.symbol_at(module, pc, &offset, &symbol, nullptr, nullptr, nullptr)) {
     frame.function = short_function_name(demangled(name));
     if (frame.function.empty()) frame.function = name;
-    if (frame.function.size() > kLongestName) frame.function = frame.function.substr(0, kLongestName) + "...";
+    if (frame.function.size() > kLongestFunctionName)
+      frame.function = frame.function.substr(0, kLongestFunctionName) + "...";
   }
   if (const char* path = dw.module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr)) {
     frame.library = std::string_view(path).substr(std::string_view(path).rfind('/') + 1);

@@ -45,7 +45,7 @@ std::optional<int> serve_if_helper() {
     }
     throw Error(ErrorKind::system, "the description is of no kind that this program knows");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "syncrun: a helper process cannot start: %s\n", text_of(error).c_str());
+    std::fprintf(stderr, "syncrun: a helper process cannot start: %s\n", full_text_of(error).c_str());
     return 1;
   }
 }

@@ -21,7 +21,7 @@ CaughtFailure described_failure(ThrownThrough through) {
   } catch (const Abandoned& error) {
     return {ErrorKind::function, 0, error.what(), FailureOf::peer};
   } catch (const Error& error) {
-    return {kind_of(error, through), error.native_code(), text_of(error)};
+    return {kind_of(error, through), error.native_code(), full_text_of(error)};
   } catch (...) {
     const ErrorKind kind = through == ThrownThrough::user_code ? ErrorKind::function : ErrorKind::system;
     return {kind, 0, describe_current_exception()};

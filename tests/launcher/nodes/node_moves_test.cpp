@@ -18,7 +18,7 @@ namespace {
 
 using namespace detail;
 
-constexpr int kWorldSize = 3;
+constexpr int kNodesWithMoves = 3;
 constexpr std::uint64_t kVariable = std::uint64_t{600} << 20U;
 constexpr std::uint64_t kDependencies = kVariable + 4096;
 constexpr std::uint64_t kValues = kVariable + 8192;  // of each rank, in its own arena
@@ -33,8 +33,8 @@ struct NodeWithMoves {
         rank(node),
         inbound(pool.segment(), kInbound, std::size_t{1} << 20U),
         moves(mailbox, pool.control(), pool.segment(), inbound, session) {
-    pool.control().header().place = {node, kWorldSize, node, 1};
-    for (int other = 0; other < kWorldSize; ++other) pool.control().worker(other).node = other;
+    pool.control().header().place = {node, kNodesWithMoves, node, 1};
+    for (int other = 0; other < kNodesWithMoves; ++other) pool.control().worker(other).node = other;
     auto& entry = *pool.segment().at<VariableEntry>(kVariable);
     entry.dtype = DType::float64;
     entry.dimensions = 1;
@@ -76,7 +76,7 @@ struct NodeWithMoves {
 
   FakeMailboxes::Box& mailbox;
   int rank;
-  FakePool pool{kWorldSize};
+  FakePool pool{kNodesWithMoves};
   SharedHeap inbound;
   NodeMoves moves;
 };
@@ -96,14 +96,14 @@ class Moves : public testing::Test {
     }
   }
 
-  FakeMailboxes mailboxes{kWorldSize};
-  NodeWithMoves nodes[kWorldSize]{{mailboxes, 0}, {mailboxes, 1}, {mailboxes, 2}};
+  FakeMailboxes mailboxes{kNodesWithMoves};
+  NodeWithMoves nodes[kNodesWithMoves]{{mailboxes, 0}, {mailboxes, 1}, {mailboxes, 2}};
 };
 
 TEST_F(Moves, BringValuesFromEachNodeToEachOther) {
   std::uint64_t id = kMove;
-  for (int from = 0; from < kWorldSize; ++from) {
-    for (int to = 0; to < kWorldSize; ++to) {
+  for (int from = 0; from < kNodesWithMoves; ++from) {
+    for (int to = 0; to < kNodesWithMoves; ++to) {
       if (from == to) continue;
       nodes[from].write({1.0 + from, 2.0 + to});
       nodes[from].pool.finish(from, kWriter);

@@ -87,7 +87,7 @@ struct Voter {
   NodeExchange exchange;
 };
 
-class Votes : public testing::TestWithParam<int> {
+class VotesOfNodes : public testing::TestWithParam<int> {
  protected:
   void make(int tree_from) {
     for (int node = 0; node < kNodes; ++node) voters.emplace_back(network, node, tree_from);
@@ -124,7 +124,7 @@ class Votes : public testing::TestWithParam<int> {
   std::deque<Voter> voters;
 };
 
-TEST_P(Votes, ReachEachNodeWithTwoMessagesForEachOtherNode) {
+TEST_P(VotesOfNodes, ReachEachNodeWithTwoMessagesForEachOtherNode) {
   make(2);
   const RankSet ranks = some_ranks(GetParam());
   for (const int node : ranks) voters[static_cast<std::size_t>(node)].add(1, ranks);
@@ -136,7 +136,7 @@ TEST_P(Votes, ReachEachNodeWithTwoMessagesForEachOtherNode) {
   EXPECT_EQ(messages_sent(), 2U * static_cast<std::size_t>(GetParam() - 1));
 }
 
-TEST_P(Votes, OfFewerNodesThanATreeHasGoToEachOtherNode) {
+TEST_P(VotesOfNodes, OfFewerNodesThanATreeHasGoToEachOtherNode) {
   make(GetParam() + 1);
   const RankSet ranks = some_ranks(GetParam());
   for (const int node : ranks) voters[static_cast<std::size_t>(node)].add(1, ranks);
@@ -150,7 +150,7 @@ TEST_P(Votes, OfFewerNodesThanATreeHasGoToEachOtherNode) {
 
 /// Commands come to the nodes at different times. Some ranks fail, and some skip the command: these are done with it as
 /// soon as they have voted.
-TEST_P(Votes, HaveTheSameResultOnAllNodesInAnyOrder) {
+TEST_P(VotesOfNodes, HaveTheSameResultOnAllNodesInAnyOrder) {
   make(2);
   for (std::uint64_t id = 1; id <= 20; ++id) {
     const RankSet ranks = some_ranks(GetParam());
@@ -184,7 +184,7 @@ TEST_P(Votes, HaveTheSameResultOnAllNodesInAnyOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OnNodes, Votes, testing::Values(2, 3, 4, 5, 7, 16, 17, 40),
+INSTANTIATE_TEST_SUITE_P(OnNodes, VotesOfNodes, testing::Values(2, 3, 4, 5, 7, 16, 17, 40),
                          [](const auto& test) { return std::to_string(test.param); });
 
 }  // namespace
