@@ -96,6 +96,12 @@ TEST(GptInput, IsRefusedBeforeAWorkerIsStarted) {
   refused({"--n-layer", "x"}, "--n-layer: expected a whole number from 1 to 1000000000, got 'x'");
   refused({"--losses", "/nowhere/losses"}, "--losses: expected a file that can be written");
   refused({"--block-size", "1000000"}, "--data: expected 1000001 tokens of two bytes or more in ");
+  write_text(folder / "vocab.txt", "syncrun-gpt vocabulary 1\n");
+  write_text(folder / "train.bin", std::string(2001, 'a'));
+  refused({"--data", folder.path().string()}, "--data: expected 65 tokens of two bytes or more in " +
+                                                  folder.at("train.bin") + " (--block-size + 1), found 2001 bytes");
+  write_text(folder / "train.bin", std::string(2000, 'a'));
+  refused({"--data", folder.path().string()}, "cannot read " + folder.at("val.bin") + ": No such file");
 }
 
 TEST(GptInput, WithTokensOfAnotherVocabularyIsRefusedByPosition) {

@@ -5,25 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "tests/demos/options_support.hpp"
+
 namespace gpt {
 namespace {
 
-std::optional<Options> parse(std::vector<std::string> words) {
-  words.insert(words.begin(), "syncrun-gpt");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  return parse_options(static_cast<int>(words.size()), argv.data());
+std::optional<Options> parse(const std::vector<std::string>& words) {
+  return demos::testing::parse(parse_options, words);
 }
 
-std::string complaint(const std::vector<std::string>& words) {
-  try {
-    parse(words);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "nothing";
-}
+std::string complaint(const std::vector<std::string>& words) { return demos::testing::complaint(parse_options, words); }
 
 TEST(GptOptions, HaveATypeOfMatrixProducts) {
   EXPECT_EQ(parse({})->model.precision, Precision::kFloat32);

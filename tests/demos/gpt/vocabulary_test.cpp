@@ -17,12 +17,6 @@ Vocabulary vocabulary_of(const std::string& lines, const std::string& first = "s
   return Vocabulary(folder / "vocab.txt");
 }
 
-std::string text_of_all(const Vocabulary& vocabulary, const std::vector<std::int64_t>& tokens) {
-  std::string text;
-  for (const std::int64_t token : tokens) text += vocabulary.text_of(token);
-  return text;
-}
-
 TEST(GptVocabulary, HasTheBytesOnly) {
   const Vocabulary bytes;
   EXPECT_EQ(bytes.size(), 256);
@@ -41,20 +35,6 @@ TEST(GptVocabulary, JoinsPairsInTheOrderInWhichTheyWereLearnt) {
   EXPECT_EQ(vocabulary.encode("thh"), (std::vector<std::int64_t>{256, 'h'}));
   // "aaa" is joined from the left.
   EXPECT_EQ(vocabulary_of("97 97\n").encode("aaaaa"), (std::vector<std::int64_t>{256, 256, 'a'}));
-}
-
-TEST(GptVocabulary, JoinsOnlyWithinAChunk) {
-  // "e " would be 256, but a space begins a chunk; ", " and "e," are of two kinds of characters.
-  const Vocabulary vocabulary = vocabulary_of("101 32\n101 44\n44 32\n32 32\n");
-  const std::string text = "e e, e  e";
-  EXPECT_EQ(vocabulary.encode(text), (std::vector<std::int64_t>(text.begin(), text.end())));
-}
-
-TEST(GptVocabulary, GivesEveryTextBack) {
-  const Vocabulary vocabulary = vocabulary_of(kThe);
-  for (const std::string text : {"", " ", "the", "  the\n\tthe. The 12 the's \xc3\xa4 the "}) {
-    EXPECT_EQ(text_of_all(vocabulary, vocabulary.encode(text)), text);
-  }
 }
 
 TEST(GptVocabulary, IsRefusedIfItsFileIsDamaged) {

@@ -3,27 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <string>
 #include <vector>
+
+#include "tests/demos/options_support.hpp"
 
 namespace resnet {
 namespace {
 
-std::optional<Options> parse(std::vector<std::string> words) {
-  words.insert(words.begin(), "syncrun-resnet");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  return parse_options(static_cast<int>(words.size()), argv.data());
+using demos::testing::words_of;
+
+std::optional<Options> parse(const std::vector<std::string>& words) {
+  return demos::testing::parse(parse_options, words);
 }
 
-std::string complaint(const std::vector<std::string>& words) {
-  try {
-    parse(words);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "nothing";
-}
+std::string complaint(const std::vector<std::string>& words) { return demos::testing::complaint(parse_options, words); }
 
 TEST(ResnetOptions, AreThoseOfTorchvisionsReferenceAtFirst) {
   const Options options = *parse({"--data", "x"});
@@ -42,56 +36,12 @@ TEST(ResnetOptions, AreThoseOfTorchvisionsReferenceAtFirst) {
 }
 
 TEST(ResnetOptions, AreRead) {
-  const Options options = *parse({"--synthetic",
-                                  "1000",
-                                  "--feed",
-                                  "memory",
-                                  "--evaluate-fraction",
-                                  "0.1",
-                                  "--classes",
-                                  "7",
-                                  "--depth",
-                                  "18",
-                                  "--width",
-                                  "16",
-                                  "--crop",
-                                  "32",
-                                  "--batch",
-                                  "64",
-                                  "--epochs",
-                                  "3",
-                                  "--optimizer",
-                                  "adamw",
-                                  "--lr",
-                                  "0.01",
-                                  "--weight-decay",
-                                  "0.05",
-                                  "--label-smoothing",
-                                  "0.1",
-                                  "--warmup-epochs",
-                                  "0.5",
-                                  "--sync-norm",
-                                  "--dtype",
-                                  "bfloat16",
-                                  "--bucket-mib",
-                                  "0.5",
-                                  "--slices",
-                                  "4",
-                                  "--eval-slices",
-                                  "2",
-                                  "--interval",
-                                  "10",
-                                  "--seed",
-                                  "9",
-                                  "--no-mirror",
-                                  "--zero-init-residual",
-                                  "--checkpoint",
-                                  "run",
-                                  "--checkpoint-every",
-                                  "5",
-                                  "--resume",
-                                  "--plans",
-                                  "plans.txt"});
+  const Options options = *parse(
+      words_of("--synthetic 1000 --feed memory --evaluate-fraction 0.1 --classes 7 --depth 18 --width 16 --crop 32 "
+               "--batch 64 --epochs 3 --optimizer adamw --lr 0.01 --weight-decay 0.05 --label-smoothing 0.1 "
+               "--warmup-epochs 0.5 --sync-norm --dtype bfloat16 --bucket-mib 0.5 --slices 4 --eval-slices 2 "
+               "--interval 10 --seed 9 --no-mirror --zero-init-residual --checkpoint run --checkpoint-every 5 "
+               "--resume --plans plans.txt"));
   EXPECT_EQ(options.synthetic_rows, 1000);
   EXPECT_EQ(options.feed(), Feed::kMemory);
   EXPECT_EQ(options.evaluate_fraction, 0.1);
@@ -141,38 +91,15 @@ TEST(ResnetOptions, TheUsualFeedIsTheFilesAndOfRandomImagesTheDevices) {
   EXPECT_EQ(parse({"--synthetic", "8"})->feed(), Feed::kDevice);
 }
 
-TEST(ResnetOptions, HelpNamesEveryOption) {
+TEST(ResnetOptions, HelpNamesEveryOptionWhereverItIsAskedFor) {
   EXPECT_FALSE(parse({"--help"}));
-  for (const char* name : {"data",
-                           "synthetic",
-                           "feed",
-                           "evaluate-fraction",
-                           "classes",
-                           "depth",
-                           "width",
-                           "crop",
-                           "batch",
-                           "epochs",
-                           "optimizer",
-                           "lr",
-                           "momentum",
-                           "weight-decay",
-                           "label-smoothing",
-                           "warmup-epochs",
-                           "sync-norm",
-                           "dtype",
-                           "zero-init-residual",
-                           "bucket-mib",
-                           "slices",
-                           "eval-slices",
-                           "interval",
-                           "seed",
-                           "no-mirror",
-                           "checkpoint",
-                           "checkpoint-every",
-                           "resume",
-                           "help"}) {
-    EXPECT_NE(help_text().find("\n  --" + std::string(name)), std::string::npos) << name;
+  EXPECT_FALSE(parse({"--epochs", "3", "--help"}));
+  EXPECT_FALSE(parse({"--help", "--epochs", "0"}));
+  for (const std::string& name :
+       words_of("data synthetic feed evaluate-fraction classes depth width crop batch epochs optimizer lr momentum "
+                "weight-decay label-smoothing warmup-epochs sync-norm dtype zero-init-residual bucket-mib slices "
+                "eval-slices interval seed no-mirror checkpoint checkpoint-every resume help")) {
+    EXPECT_NE(help_text().find("\n  --" + name), std::string::npos) << name;
   }
 }
 
@@ -190,11 +117,6 @@ TEST(ResnetOptions, HelpFitsIntoATerminalOf120Columns) {
     EXPECT_LE(line.size(), 120U) << line;
     EXPECT_FALSE(line.ends_with(' ')) << line;
   }
-}
-
-TEST(ResnetOptions, HelpIsPrintedWhereverItIsAskedFor) {
-  EXPECT_FALSE(parse({"--epochs", "3", "--help"}));
-  EXPECT_FALSE(parse({"--help", "--epochs", "0"}));
 }
 
 TEST(ResnetOptions, AreRefusedWithWhatWasExpected) {
