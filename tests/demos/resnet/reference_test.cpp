@@ -1,51 +1,19 @@
-// The contents of a folder of references, and distances from them.
+// Distances from references.
 
 #include "tests/demos/resnet/reference.hpp"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "tests/support/temporary_folder.hpp"
-
 namespace resnet::testing {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
-
-TEST(References, ThatHaveNoLossesSayHowToMakeThem) {
-  const TemporaryFolder folder;
-  std::filesystem::copy(carried_references() + "/resnet18", folder.path());
-  std::filesystem::remove(folder / "losses.npy");
-  EXPECT_THAT([&] { FullReference(folder.path().string()); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("losses.npy is missing: make these references again")));
-}
-
-TEST(References, ThatHaveOtherLossesThanOfTenStepsAreRefused) {
-  const TemporaryFolder folder;
-  std::filesystem::copy(carried_references() + "/resnet18", folder.path());
-  std::filesystem::copy(folder / "float32_distances.npy", folder / "losses.npy",
-                        std::filesystem::copy_options::overwrite_existing);
-  EXPECT_THAT([&] { FullReference(folder.path().string()); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("expected 10 losses, found 3")));
-}
-
-TEST(References, SayWhoseNetworksTheyAreOf) {
-  EXPECT_THAT(Reference("resnet50").networks, HasSubstr("torchvision 0.14.1"));
-  const TemporaryFolder folder;
-  std::filesystem::copy(carried_references() + "/resnet18", folder / "resnet18");
-  std::filesystem::remove(folder / "resnet18" / "networks.txt");
-  EXPECT_EQ(Reference("resnet18", folder.path().string()).networks, "not recorded");
-}
 
 class WorstArray : public ::testing::Test {
  protected:

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <regex>
+#include <thread>
 
 #include "tests/demos/resnet/npy_files.hpp"
 #include "tests/demos/resnet/resnet_run.hpp"
@@ -14,6 +17,7 @@
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -54,9 +58,15 @@ TEST_F(Resnet, RefusesBadOptionsAndBadDataBeforeAWorkerStarts) {
   expect_refused("--depth: expected '18', '34', '50', '101' or '152', got '19'", {"--depth", "19"});
   expect_refused("--crop: expected at most 36, the smaller side of the images, got '40'", {"--crop", "40"});
   expect_refused(file("labels.npy").string() + ": expected labels from 0 to 1, got 3 in row 1", {"--classes", "2"});
-  fs::resize_file(file("images.npy"), 1000);
-  expect_refused(file("images.npy").string() + ": expected 77760 bytes of elements (shape [20, 36, 36, 3] of uint8)",
-                 {});
+  std::ofstream(file("plans.txt")) << "syncrun-resnet plans 1\ngpu NVIDIA H200\n";
+  expect_refused("--plans: " + file("plans.txt").string() +
+                     ", line 3: expected a whole line, since the last one is 'end', found ''",
+                 {"--plans", file("plans.txt").string()});
+  write_npy(file("images.npy"), "|u1", "(20, 28, 28, 3)", std::vector<std::uint8_t>(20 * 28 * 28 * 3));
+  fs::remove(file("images_test.npy"));
+  expect_refused(file("images.npy").string() +
+                     ": expected images of 32 pixels a side or more (pack_images.py --size), got 28 x 28 pixels",
+                 {"--evaluate-fraction", "0.5"});
 }
 
 TEST_F(Resnet, RefusesOnCpuDevicesWhatOnlyCudaDevicesHave) {
@@ -76,6 +86,15 @@ class ResnetOnCpus : public Resnet {
     if (!has_cpu_network()) GTEST_SKIP() << "built without oneDNN";
   }
 };
+
+TEST_F(ResnetOnCpus, HasNoPlans) {
+  const CommandResult result = run({"--plans", file("plans.txt").string()});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors,
+              HasSubstr("--plans: expected CUDA devices, whose convolutions have plans to choose from, got "
+                        "cpu0, where equal runs give the same bits without"));
+  EXPECT_FALSE(fs::exists(file("plans.txt")));
+}
 
 TEST_F(ResnetOnCpus, PrintsALineNowAndThenAndOnePerEpoch) {
   const CommandResult result = run({"--epochs", "2", "--batch", "5", "--interval", "3", "--optimizer", "sgd"});
@@ -156,11 +175,17 @@ TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheParametersAreThoseOfOneWork
   EXPECT_GT(distance_of_trained_params("cpu0,cpu1", "cpu0", alone), kOtherParams) << "nothing was to be seen";
 }
 
-TEST_F(ResnetOnCpus, GoesOnWhereABatchHasNoRowsForSomeWorkers) {
-  for (const char* normalization : {"--no-mirror", "--sync-norm"}) {  // --no-mirror does not change the normalization
-    const Words options{"--data", folder_.path().string(), "--epochs", "1", "--batch", "2", normalization};
-    EXPECT_THAT(epochs_on(3, with(kSmallNetwork, options)), SizeIs(1)) << normalization;
-  }
+TEST_F(ResnetOnCpus, TrainsAlikeWhereABatchHasNoRowsForSomeWorkers) {
+  const auto epochs = [&](int workers, const char* normalization) {
+    const Words options{"--data", folder_.path().string(), "--epochs", "1", "--batch", "2", "--lr", "0.001"};
+    return epochs_on(workers, with(kSmallNetwork, with(options, {normalization})));
+  };
+  EXPECT_THAT(epochs(3, "--no-mirror"), SizeIs(1));  // this option does not change the normalization
+  const auto together = epochs(3, "--sync-norm");
+  const auto alone = epochs(1, "--sync-norm");
+  ASSERT_THAT(together, SizeIs(1));
+  ASSERT_THAT(alone, SizeIs(1));
+  EXPECT_NEAR(together[0].loss, alone[0].loss, 1e-3 * alone[0].loss);
 }
 
 TEST_F(ResnetOnCpus, TakesMoreSlicesThanThereAreRows) {
@@ -216,6 +241,48 @@ TEST_F(ResnetOnCpus, LearnsTheDigits) {
   ASSERT_THAT(epochs, SizeIs(12));
   EXPECT_GE(epochs.back().training_accuracy, 99);
   EXPECT_GE(epochs.back().evaluation_accuracy, 97);
+}
+
+TEST_F(ResnetOnCpus, TrainsTheSameFromFilesAndFromMemory) {
+  const auto last = [&](const char* feed) {
+    return epochs_of(run({"--epochs", "2", "--batch", "10", "--feed", feed, "--seed", "5"})).back().evaluation_loss;
+  };
+  EXPECT_EQ(last("mapped"), last("memory")) << "to the last digit";
+}
+
+TEST_F(ResnetOnCpus, EndsWithTheNameOfAFileThatIsTruncatedMeanwhileAndKeepsTheCheckpoint) {
+  const Words saving{"--batch", "20", "--checkpoint", file("run").string()};
+  std::jthread saboteur([&](const std::stop_token& stop) {
+    while (!stop.stop_requested() && !fs::exists(file("run") / "latest/manifest.txt")) std::this_thread::sleep_for(1ms);
+    fs::resize_file(file("images.npy"), 1000);
+  });
+  const CommandResult result = run(with(saving, {"--epochs", "100000"}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors,
+              HasSubstr(file("images.npy").string() + ": expected the 77888 bytes that are mapped, found 1000"));
+  EXPECT_THAT(result.errors, ::testing::Not(HasSubstr("--slices")));
+  saboteur.request_stop();
+  saboteur.join();
+  write_pair(folder_.path(), "", 20, 36, 4);
+  const CommandResult again = run(with(saving, {"--epochs", "1", "--resume"}));
+  EXPECT_EQ(again.exit_code, 0) << again.errors;
+}
+
+TEST_F(ResnetOnCpus, TrainsOnRowsOnAnyNumberOfDevicesAlike) {
+  const auto losses = [&](int workers, const Words& more) {
+    const Words words{"--synthetic", "12", "--batch", "6", "--crop",   "32", "--classes",  "4",
+                      "--depth",     "18", "--width", "8", "--epochs", "3",  "--sync-norm"};
+    std::vector<double> all;
+    for (const EpochLine& epoch : epochs_on(workers, with(words, more))) all.push_back(epoch.loss);
+    return all;
+  };
+  const auto alone = losses(1, {});
+  ASSERT_THAT(alone, SizeIs(3));
+  EXPECT_LT(alone[2], alone[0]) << "six images are soon learnt";
+  const auto together = losses(3, {});
+  ASSERT_THAT(together, SizeIs(3));
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(together[i], alone[i], 1e-3 * alone[i]) << "epoch " << i;
+  EXPECT_THAT(losses(2, {"--slices", "2"}), SizeIs(3));
 }
 
 }  // namespace
