@@ -38,67 +38,56 @@ std::vector<double> by_definition(std::size_t rows, const Conv2dShape& s, const 
   return y;
 }
 
-class Convolution : public ::testing::TestWithParam<Conv2dShape> {
- protected:
-  static constexpr std::size_t kRows = 3;
-  const Conv2dShape shape_ = GetParam();
-  std::vector<double> x_ = noise(kRows * shape_.input_elements(), 1);
-  std::vector<double> weights_ = noise(shape_.patch_elements() * shape_.channels_out, 2);
-  std::vector<double> bias_ = noise(shape_.channels_out, 3);
-  std::vector<double> y_ = std::vector<double>(kRows * shape_.output_elements());
-  std::vector<double> scratch_ = std::vector<double>(conv2d_scratch_elements(shape_));
+/// The arrays of a convolution of some images.
+struct Convolution {
+  Convolution(const Conv2dShape& shape, std::size_t rows) : shape(shape), rows(rows) {}
 
   void forward(Activation activation) {
-    conv2d_forward(kRows, shape_, activation, x_.data(), weights_.data(), bias_.data(), scratch_.data(), y_.data());
+    conv2d_forward(rows, shape, activation, x.data(), weights.data(), bias.data(), scratch.data(), y.data());
   }
+
+  Conv2dShape shape;
+  std::size_t rows;
+  std::vector<double> x = noise(rows * shape.input_elements(), 1);
+  std::vector<double> weights = noise(shape.patch_elements() * shape.channels_out, 2);
+  std::vector<double> bias = noise(shape.channels_out, 3);
+  std::vector<double> y = std::vector<double>(rows * shape.output_elements());
+  std::vector<double> scratch = std::vector<double>(conv2d_scratch_elements(shape));
 };
 
-TEST_P(Convolution, IsTheSumOverEachPatch) {
-  forward(Activation::kNone);
-  const std::vector<double> expected = by_definition(kRows, shape_, x_, weights_, bias_);
-  ASSERT_EQ(y_.size(), expected.size());
-  for (std::size_t i = 0; i < y_.size(); ++i) ASSERT_NEAR(y_[i], expected[i], 1e-12) << i;
-}
+constexpr Conv2dShape kShapes[] = {{4, 5, 1, 2, 3, Padding::kSame},  {4, 5, 2, 3, 3, Padding::kValid},
+                                   {3, 3, 2, 2, 2, Padding::kSame},  {2, 3, 1, 2, 5, Padding::kSame},
+                                   {3, 3, 2, 2, 3, Padding::kValid}, {1, 1, 1, 1, 1, Padding::kValid}};
 
-TEST_P(Convolution, GradientMatchesFiniteDifferences) {
-  const std::vector<double> direction = noise(y_.size(), 4);
-  const auto loss = [&] {
-    forward(Activation::kRelu);
-    return dot(y_, direction);
+TEST(Convolution, IsTheSumOverEachPatch) {
+  const auto check = [](Convolution of) {
+    of.forward(Activation::kNone);
+    const std::vector<double> expected = by_definition(of.rows, of.shape, of.x, of.weights, of.bias);
+    ASSERT_EQ(of.y.size(), expected.size());
+    for (std::size_t i = 0; i < of.y.size(); ++i) ASSERT_NEAR(of.y[i], expected[i], 1e-12) << i;
   };
-  loss();
-  std::vector<double> dy = direction, dweights(weights_.size(), 99), dbias(bias_.size(), 99), dx(x_.size(), 99);
-  relu_backward(y_.size(), y_.data(), dy.data());
-  conv2d_backward(kRows, shape_, x_.data(), weights_.data(), dy.data(), scratch_.data(), dweights.data(), dbias.data(),
-                  dx.data());
-  expect_gradient(weights_, dweights, loss);
-  expect_gradient(bias_, dbias, loss);
-  expect_gradient(x_, dx, loss);
+  for (const Conv2dShape& shape : kShapes) check({shape, 3});
+  // A block has 16 images of 64 positions, so these are two blocks and a part of one.
+  check({{8, 8, 2, 3, 3, Padding::kSame}, 37});
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    PaddingsAndKernels, Convolution,
-    ::testing::Values(Conv2dShape{4, 5, 1, 2, 3, Padding::kSame}, Conv2dShape{4, 5, 2, 3, 3, Padding::kValid},
-                      Conv2dShape{3, 3, 2, 2, 2, Padding::kSame}, Conv2dShape{2, 3, 1, 2, 5, Padding::kSame},
-                      Conv2dShape{3, 3, 2, 2, 3, Padding::kValid}, Conv2dShape{1, 1, 1, 1, 1, Padding::kValid}));
-
-TEST(ConvolutionBlocks, GiveWhatOneImageAtATimeGives) {
-  const Conv2dShape shape{8, 8, 2, 3, 3, Padding::kSame};
-  constexpr std::size_t kRows = 37;  // a block has 16 images of 64 positions, so these are two blocks and a part of one
-  const std::vector<double> x = noise(kRows * shape.input_elements(), 1);
-  const std::vector<double> weights = noise(shape.patch_elements() * 3, 2), bias = noise(3, 3);
-  std::vector<double> scratch(conv2d_scratch_elements(shape)), y(kRows * shape.output_elements());
-  conv2d_forward(kRows, shape, Activation::kNone, x.data(), weights.data(), bias.data(), scratch.data(), y.data());
-  const std::vector<double> expected = by_definition(kRows, shape, x, weights, bias);
-  for (std::size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-12) << i;
-}
-
-TEST(MaxPool, TakesTheLargestOfEachWindow) {
-  const std::vector<double> x{1, 2, 5, 6,  //
-                              3, 4, 8, 7};
-  std::vector<double> y(2);
-  max_pool_forward(1, {2, 4, 1}, x.data(), y.data());
-  EXPECT_EQ(y, (std::vector<double>{4, 8}));
+TEST(Convolution, GradientMatchesFiniteDifferences) {
+  for (const Conv2dShape& shape : kShapes) {
+    Convolution of(shape, 3);
+    const std::vector<double> direction = noise(of.y.size(), 4);
+    const auto loss = [&] {
+      of.forward(Activation::kRelu);
+      return dot(of.y, direction);
+    };
+    loss();
+    std::vector<double> dy = direction, dweights(of.weights.size(), 99), dbias(of.bias.size(), 99), dx(of.x.size(), 99);
+    relu_backward(of.y.size(), of.y.data(), dy.data());
+    conv2d_backward(of.rows, shape, of.x.data(), of.weights.data(), dy.data(), of.scratch.data(), dweights.data(),
+                    dbias.data(), dx.data());
+    expect_gradient(of.weights, dweights, loss);
+    expect_gradient(of.bias, dbias, loss);
+    expect_gradient(of.x, dx, loss);
+  }
 }
 
 TEST(MaxPool, CutsWindowsOffAtOddEdges) {
@@ -123,26 +112,6 @@ TEST(MaxPool, GivesTheGradientToTheFirstOfEquals) {
   max_pool_backward(1, {2, 2, 1}, x.data(), dy.data(), dx.data());
   EXPECT_EQ(dx, (std::vector<double>{2, 0, 0, 0}));
 }
-
-class MaxPoolGradient : public ::testing::TestWithParam<Pool2dShape> {};
-
-TEST_P(MaxPoolGradient, MatchesFiniteDifferences) {
-  constexpr std::size_t kRows = 2;
-  const Pool2dShape shape = GetParam();
-  std::vector<double> x = noise(kRows * shape.input_elements(), 1), y(kRows * shape.output_elements());
-  const std::vector<double> direction = noise(y.size(), 2);
-  const auto loss = [&] {
-    max_pool_forward(kRows, shape, x.data(), y.data());
-    return dot(y, direction);
-  };
-  std::vector<double> dx(x.size(), 99);
-  max_pool_backward(kRows, shape, x.data(), direction.data(), dx.data());
-  expect_gradient(x, dx, loss);
-}
-
-INSTANTIATE_TEST_SUITE_P(EvenAndOddSizes, MaxPoolGradient,
-                         ::testing::Values(Pool2dShape{4, 4, 2}, Pool2dShape{3, 5, 2}, Pool2dShape{1, 1, 3},
-                                           Pool2dShape{1, 2, 1}));
 
 }  // namespace
 }  // namespace demos

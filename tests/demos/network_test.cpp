@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -83,37 +82,6 @@ TEST_P(EveryNetwork, GradientMatchesFiniteDifferences) {
       params_, gradient, [&] { return loss_and_gradient(batch).mean_loss; }, stride);
 }
 
-TEST_P(EveryNetwork, GradientsOfPartsWeightedByRowsAreThatOfTheWhole) {
-  constexpr std::size_t kRows = 10;
-  const Batch batch = make_batch(kRows, network_.image_elements());
-  const Outcome whole = loss_and_gradient(batch);
-  const std::vector<double> whole_gradient = gradient_;
-
-  Outcome sum;
-  std::vector<double> sum_gradient(params_.size());
-  std::size_t first = 0;
-  for (const std::size_t count : {std::size_t{1}, std::size_t{6}, std::size_t{0}, std::size_t{3}}) {
-    const Outcome part = loss_and_gradient(rows_of(batch, first, count));
-    const double weight = static_cast<double>(count) / kRows;
-    for (std::size_t i = 0; i < params_.size(); ++i) sum_gradient[i] += weight * gradient_[i];
-    sum.mean_loss += weight * part.mean_loss;
-    sum.correct += part.correct;
-    first += count;
-  }
-  EXPECT_NEAR(sum.mean_loss, whole.mean_loss, 1e-12);
-  EXPECT_EQ(sum.correct, whole.correct);
-  for (std::size_t i = 0; i < params_.size(); ++i) ASSERT_NEAR(sum_gradient[i], whole_gradient[i], 1e-13) << i;
-}
-
-TEST_P(EveryNetwork, OfNoRowsGivesZeros) {
-  const Outcome outcome = loss_and_gradient({});
-  EXPECT_EQ(outcome.mean_loss, 0);
-  EXPECT_EQ(outcome.correct, 0);
-  EXPECT_EQ(gradient_, std::vector<double>(params_.size(), 0));
-  EXPECT_TRUE(network_.forward(params_, {}).empty());
-  EXPECT_EQ(network_.evaluate(params_, {}, {}).correct, 0);
-}
-
 TEST_P(EveryNetwork, StepAllocatesNothingOnceWarm) {
   const Batch batch = make_batch(8, network_.image_elements());
   const Batch smaller = rows_of(batch, 2, 5);
@@ -141,21 +109,8 @@ TEST_P(EveryNetwork, EvaluatesManyRowsLikeOneAtATime) {
   EXPECT_EQ(whole.correct, correct);
 }
 
-TEST_P(EveryNetwork, FloatAgreesWithDouble) {
-  const Batch batch = make_batch(5, network_.image_elements());
-  const Outcome outcome = loss_and_gradient(batch);
-  Network<float> network(parse_model(GetParam().model), GetParam().height, GetParam().width, kClasses);
-  const std::vector<float> params(params_.begin(), params_.end());
-  const std::vector<float> images(batch.images.begin(), batch.images.end());
-  std::vector<float> gradient(params.size());
-  const Outcome in_float = network.loss_and_gradient(params, images, batch.labels, batch.row_ids, kKey, gradient);
-  EXPECT_NEAR(in_float.mean_loss, outcome.mean_loss, 1e-5);
-  for (std::size_t i = 0; i < params.size(); ++i) ASSERT_NEAR(gradient[i], gradient_[i], 1e-5) << i;
-}
-
 INSTANTIATE_TEST_SUITE_P(Models, EveryNetwork,
-                         ::testing::Values(NetworkCase{"custom_mlp:1,5,0,0", 3, 3},
-                                           NetworkCase{"custom_mlp:2,12,0.2,0.5", 4, 3}, NetworkCase{"mlp", 8, 8},
+                         ::testing::Values(NetworkCase{"custom_mlp:2,12,0.2,0.5", 4, 3}, NetworkCase{"mlp", 8, 8},
                                            NetworkCase{"cnn", 8, 8}, NetworkCase{"cnn", 5, 7}),
                          [](const auto& tested) {
                            std::string name = tested.param.model + "_on_" + std::to_string(tested.param.height) + "x" +
@@ -202,22 +157,6 @@ TEST(NetworkDropout, IsAnotherForEveryStepAndOffInEvaluation) {
   Network<double> without(parse_model("custom_mlp:1,40,0,0"), 3, 3, kClasses);
   EXPECT_EQ(network.evaluate(params, batch.images, batch.labels).mean_loss,
             without.evaluate(params, batch.images, batch.labels).mean_loss);
-}
-
-TEST(NetworkArguments, OfWrongLengthAreRefused) {
-  Network<double> network(parse_model("custom_mlp:1,4,0,0.5"), 3, 3, kClasses);
-  const Batch batch = make_batch(2, 9);
-  std::vector<double> params(network.parameter_count()), gradient(params.size());
-  const std::vector<double> half_an_image(13);
-  const std::span<const std::uint8_t> one_label = std::span(batch.labels).first(1);
-  std::span<double> short_gradient = std::span(gradient).first(3);
-  EXPECT_THROW(network.initialize(short_gradient, 1), std::invalid_argument);
-  EXPECT_THROW(network.forward(params, half_an_image), std::invalid_argument);
-  EXPECT_THROW(network.evaluate(params, batch.images, one_label), std::invalid_argument);
-  EXPECT_THROW(network.loss_and_gradient(params, batch.images, batch.labels, batch.row_ids, kKey, short_gradient),
-               std::invalid_argument);
-  EXPECT_THROW(network.loss_and_gradient(params, batch.images, batch.labels, {}, kKey, gradient), std::invalid_argument)
-      << "dropout needs to know the rows";
 }
 
 }  // namespace
