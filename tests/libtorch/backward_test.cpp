@@ -1,8 +1,8 @@
-// Options of the backward pass: reports of final gradients, and the check of gradients. The first tests run in one
-// process, with a report that writes down what it is told.
+// Options of the backward pass: reports of final gradients, and the check of gradients.
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <limits>
@@ -32,130 +32,21 @@ constexpr BackwardOptions kReports{.average = GradientAverage::during_backward};
 constexpr BackwardOptions kChecks{.check = FiniteCheck::gradients};
 constexpr BackwardOptions kBoth{.average = GradientAverage::during_backward, .check = FiniteCheck::gradients};
 
-/// Runs backward passes of a module, and keeps what each report has said.
-template <class Net>
-class Passes {
- public:
-  explicit Passes(std::shared_ptr<Net> net)
-      : net_(std::move(net)),
-        bound_(net_),
-        params_(static_cast<std::size_t>(bound_.elements())),
-        gradient_(params_.size()) {
-    bound_.store(params_);
-  }
-
-  struct Reported {
-    std::int64_t first;
-    std::vector<float> gradient;  // from this element on, at the time of the report
-  };
-
-  template <class Loss>
-  void run(const Loss& loss, FiniteCheck check = FiniteCheck::loss) {
-    reports_.clear();
-    bound_.bind(params_, gradient_);
-    bound_.backward(loss(*net_), {.check = check, .report = [&](std::int64_t first) {
-                                    if (fails_) throw std::out_of_range("the report had enough");
-                                    reports_.push_back({first, {gradient_.begin() + first, gradient_.end()}});
-                                  }});
-  }
-  template <class Loss>
-  std::vector<float> gradient_without_reports(const Loss& loss) {
-    bound_.bind(params_, gradient_);
-    bound_.backward(loss(*net_));
-    return gradient_;
-  }
-  /// Reports go from the end to the beginning, all of the gradient is reported, and what was reported did not change.
-  void expect_right() const {
-    ASSERT_FALSE(reports_.empty());
-    auto before = bound_.elements();
-    for (const Reported& each : reports_) {
-      EXPECT_LT(each.first, before);
-      before = each.first;
-      EXPECT_TRUE(std::equal(each.gradient.begin(), each.gradient.end(), gradient_.begin() + each.first)) << each.first;
-    }
-    EXPECT_EQ(before, 0);
-  }
-  std::vector<std::int64_t> firsts() const {
-    std::vector<std::int64_t> firsts;
-    for (const Reported& each : reports_) firsts.push_back(each.first);
-    return firsts;
-  }
-  void fail_from_now_on(bool fails) { fails_ = fails; }
-  const std::vector<float>& gradient() const { return gradient_; }
-
- private:
-  std::shared_ptr<Net> net_;
-  BoundModule bound_;
-  std::vector<float> params_;
-  std::vector<float> gradient_;
-  std::vector<Reported> reports_;
-  bool fails_ = false;
-};
-
 torch::Tensor square(models::Mlp& net) { return net.forward(torch::ones({5, models::kInputs})).pow(2).mean(); }
 
-TEST(LibtorchReports, GrowFromTheEndAndAreFinal) {
-  torch::manual_seed(3);
-  Passes passes(std::make_shared<models::Mlp>());
-  const auto wanted = passes.gradient_without_reports(square);
-  for (int i = 0; i < 3; ++i) {
-    passes.run(square);
-    passes.expect_right();
-    EXPECT_GE(passes.firsts().size(), 2U) << "the last layer is reported before the first";
-    EXPECT_EQ(passes.gradient(), wanted);
-  }
-}
-
-TEST(LibtorchReports, WaitForTheLastContributionToATiedParameter) {
-  torch::manual_seed(3);
-  Passes passes(std::make_shared<models::Transformer>(16, 2));
-  const auto tokens = models::make_tokens(6);
-  const auto rows = torch::tensor(std::vector<std::int64_t>(tokens.begin(), tokens.end())).reshape({6, -1});
-  const auto loss = [&](models::Transformer& net) { return models::next_token_loss(net, rows); };
-  const auto wanted = passes.gradient_without_reports(loss);
-  passes.run(loss);
-  passes.expect_right();
-  EXPECT_GE(passes.firsts().size(), 4U);
-  EXPECT_EQ(passes.gradient(), wanted);
-}
-
-TEST(LibtorchReports, AreNotStalledByUnusedParameters) {
-  Passes passes(std::make_shared<models::Mlp>());
-  // The last layer is not used: its elements begin at 63. They are final before the backward pass.
-  passes.run([](models::Mlp& net) { return net.first(torch::ones({2, models::kInputs})).pow(2).mean(); });
-  passes.expect_right();
-  EXPECT_EQ(passes.firsts().front(), 63);
-  // The first layer is not used.
-  passes.run([](models::Mlp& net) { return net.last(torch::ones({2, 9})).pow(2).mean(); });
-  passes.expect_right();
-  EXPECT_EQ(passes.firsts().back(), 0);
-  // The loss is a parameter itself.
-  passes.run([](models::Mlp& net) { return net.last->bias; });
-  passes.expect_right();
-}
-
-TEST(LibtorchReports, DoNotIncludeBackwardPassesOfTheProgram) {
-  Passes passes(std::make_shared<models::Mlp>());
-  passes.run([](models::Mlp& net) {
-    square(net).backward();
-    return square(net);
-  });
-  passes.expect_right();
-  auto once = passes.gradient_without_reports(square);
-  passes.run([](models::Mlp& net) {
-    square(net).backward();
-    return square(net);
-  });
-  for (std::size_t i = 0; i < once.size(); ++i) EXPECT_FLOAT_EQ(passes.gradient()[i], 2 * once[i]);
-}
-
-TEST(LibtorchReports, ThatThrowEndTheBackwardPassWithTheirException) {
-  Passes passes(std::make_shared<models::Mlp>());
-  passes.fail_from_now_on(true);
-  EXPECT_THROW(passes.run(square), std::out_of_range);
-  passes.fail_from_now_on(false);
-  passes.run(square);
-  passes.expect_right();
+/// A gradient that is reported in parts is averaged while the rest is computed.
+TEST(LibtorchReports, AreSeveralAndGoFromTheEndToTheBeginning) {
+  const auto net = std::make_shared<models::Mlp>();
+  BoundModule bound(net);
+  std::vector<float> params(static_cast<std::size_t>(bound.elements()));
+  std::vector<float> gradient(params.size());
+  bound.store(params);
+  bound.bind(params, gradient);
+  std::vector<std::int64_t> firsts;
+  bound.backward(square(*net), {.report = [&](std::int64_t first) { firsts.push_back(first); }});
+  EXPECT_GE(firsts.size(), 2U) << "the last layer is reported before the first";
+  EXPECT_TRUE(std::is_sorted(firsts.rbegin(), firsts.rend()));
+  EXPECT_EQ(firsts.back(), 0);
 }
 
 /// A backward pass inside of a backward pass, as that of checkpointed activations.
@@ -175,30 +66,6 @@ class Inner : public torch::autograd::Function<Inner> {
     return {torch::zeros_like(x), {}};
   }
 };
-torch::Tensor loss_with_an_inner_pass(models::Mlp& net) {
-  return Inner::apply(torch::ones({4, models::kInputs}, torch::requires_grad()), &net) + square(net);
-}
-
-TEST(LibtorchReports, RefuseABackwardPassInsideOfAnother) {
-  Passes passes(std::make_shared<models::Mlp>());
-  EXPECT_ERROR(passes.run(loss_with_an_inner_pass), sr::ErrorKind::usage,
-               "was added to after it was final: the backward pass contains another backward pass");
-  passes.run(square);
-  passes.expect_right();
-  passes.gradient_without_reports(loss_with_an_inner_pass);  // works, as before
-}
-
-TEST(LibtorchReports, RefuseAGradientInOtherMemory) {
-  Passes passes(std::make_shared<models::Mlp>());
-  EXPECT_ERROR(passes.run([](models::Mlp& net) {
-    net.last->weight.mutable_grad() = torch::zeros({1, 9});
-    return square(net);
-  }),
-               sr::ErrorKind::usage, "the gradient of parameter 'last.weight' was replaced during the backward pass");
-}
-
-// ---- in workers ----
-
 class LibtorchBackward : public OnSharedWorkers {
  protected:
   void SetUp() override {
@@ -232,7 +99,7 @@ class LibtorchBackward : public OnSharedWorkers {
  private:
   models::Samples samples_;
 };
-INSTANTIATE_ON_WORKERS(LibtorchBackward, 1, 2, 3, 4);
+INSTANTIATE_ON_WORKERS(LibtorchBackward, 1, 3);
 
 /// Runs 20 steps, and returns the losses and the parameters.
 template <auto kLoss, BackwardOptions kOptions, class Net, class... Arguments>
@@ -259,6 +126,34 @@ TEST_P(LibtorchBackward, WithReportsAndChecksHasTheSameBits) {
   EXPECT_EQ(with.operator()<kBoth>(sr::StepForm::replicated), plain);
   const auto sharded = with.operator()<BackwardOptions{}>(sr::StepForm::sharded);
   EXPECT_EQ(with.operator()<BackwardOptions{.check = FiniteCheck::gradients}>(sr::StepForm::sharded), sharded);
+}
+
+torch::Tensor loss_of_the_first_layer(models::Mlp& net, Rows x, Targets) { return net.first(tensor(x)).pow(2).mean(); }
+torch::Tensor loss_of_the_last_layer(models::Mlp& net, Rows x, Targets) {
+  return net.last(torch::ones({x.rows(), 9})).pow(2).mean();
+}
+torch::Tensor loss_that_is_a_parameter(models::Mlp& net, Rows, Targets) { return net.last->bias; }
+torch::Tensor loss_with_a_pass_of_the_program(models::Mlp& net, Rows x, Targets y) {
+  square(net).backward();
+  return models::mlp_loss(net, x, y);
+}
+
+TEST_P(LibtorchBackward, WithReportsHasTheGradientOfAnyLoss) {
+  const auto gradient_of = [&]<auto kLoss, BackwardOptions kOptions>() {
+    const auto net = session().replicate<Replica<models::Mlp>>(7);
+    auto params = parameters(session(), net);
+    auto step = models::lt::train_step<sr::Sgd, kLoss, kOptions>(session(), net, params, {.bucket_bytes = 16});
+    step(x(), y(), {.learning_rate = 0.1});
+    return params.get(world_size() - 1).to_vector();
+  };
+  const auto check = [&]<auto kLoss>() {
+    EXPECT_EQ((gradient_of.template operator()<kLoss, kReports>()),
+              (gradient_of.template operator()<kLoss, BackwardOptions{}>()));
+  };
+  check.operator()<loss_of_the_first_layer>();
+  check.operator()<loss_of_the_last_layer>();
+  check.operator()<loss_that_is_a_parameter>();
+  check.operator()<loss_with_a_pass_of_the_program>();
 }
 
 TEST_P(LibtorchBackward, AShardedStepDoesNotAverageMeanwhile) {

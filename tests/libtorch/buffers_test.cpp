@@ -64,7 +64,7 @@ class LibtorchBuffers : public OnSharedWorkers {
     return models::lt::evaluation<see>(session(), net, params)();
   }
 };
-INSTANTIATE_ON_WORKERS(LibtorchBuffers, 1, 2, 3);
+INSTANTIATE_ON_WORKERS(LibtorchBuffers, 1, 3);
 
 template <class View>
 bool are_rows_equal(const View& rows) {

@@ -84,7 +84,7 @@ class LibtorchLosses : public OnSharedWorkers {
     return losses;
   }
 };
-INSTANTIATE_ON_WORKERS(LibtorchLosses, 1, 2, 3, 4);
+INSTANTIATE_ON_WORKERS(LibtorchLosses, 1, 3);
 
 TEST_P(LibtorchLosses, OfATransformerAreThoseOfOneProcess) {
   constexpr std::int64_t kRows = 60;
@@ -237,54 +237,6 @@ TEST_P(LibtorchLosses, ComeWithOtherNumbers) {
     EXPECT_NEAR(found.loss, loss, 1e-5 * loss);
     EXPECT_EQ(found.positive.value(), positive);
   }
-}
-
-/// A worker that trains with an optimizer of LibTorch.
-class OwnTrainer {
- public:
-  explicit OwnTrainer(double rate)
-      : net_((torch::manual_seed(kSeed), std::make_shared<models::Mlp>())), adam_(net_->parameters(), rate) {}
-
-  sr::Avg<double> step(sr::CpuWorker& worker, sr::Comm& comm, sr::Scattered<const float, 2> x,
-                       sr::Scattered<const float, 1> y) {
-    const models::lt::Guard guard(worker);
-    adam_.zero_grad();
-    double value = 0;
-    if (x.rows() != 0) {
-      const auto loss = models::mlp_loss(*net_, x, y);
-      loss.backward();
-      value = loss.item<double>();
-    }
-    models::lt::average(comm, *net_);
-    adam_.step();
-    return value;
-  }
-
- private:
-  std::shared_ptr<models::Mlp> net_;
-  torch::optim::Adam adam_;
-};
-
-TEST_P(LibtorchLosses, OfAnOptimizerOfLibtorchWithAveragedGradients) {
-  constexpr std::int64_t kRows = 50;
-  const auto samples = models::make_samples(kRows);
-  const auto batches = make_batches(kRows);
-  torch::manual_seed(kSeed);
-  models::Mlp alone;
-  torch::optim::Adam adam(alone.parameters(), 0.02);
-  const auto x = torch::tensor(samples.x).reshape({kRows, models::kInputs});
-  const auto y = torch::tensor(samples.y);
-  const auto serial =
-      train_serially<models::Mlp>(alone, adam, batches, [&](models::Mlp& net, const torch::Tensor& rows) {
-        return models::mean_square(net.forward(x.index_select(0, rows)), y.index_select(0, rows));
-      });
-  const auto trainer = session().replicate<OwnTrainer>(0.02);
-  const auto step = session().function(&OwnTrainer::step, trainer);
-  const auto data_x = session().data(samples.x, sr::Shape{kRows, models::kInputs});
-  const auto data_y = session().data(samples.y);
-  std::vector<double> losses;
-  for (const auto& batch : batches) losses.push_back(step(data_x, data_y, {.batch = batch}));
-  expect_same_losses(losses, serial);
 }
 
 /// A holder instead of a class: Replica<torch::nn::Linear>.

@@ -52,7 +52,7 @@ class LibtorchMemoryFormat : public OnSharedWorkers {
     return losses;
   }
 };
-INSTANTIATE_ON_WORKERS(LibtorchMemoryFormat, 1, 2);
+INSTANTIATE_ON_WORKERS(LibtorchMemoryFormat, 1, 3);
 
 TEST_P(LibtorchMemoryFormat, ChannelsLastLearnsTheSame) {
   const auto plain = make_net(MemoryFormat::Contiguous);

@@ -91,7 +91,7 @@ class LibtorchFile : public OnSharedWorkers {
 
   TemporaryFolder folder_;
 };
-INSTANTIATE_ON_WORKERS(LibtorchFile, 1, 2);
+INSTANTIATE_ON_WORKERS(LibtorchFile, 1, 3);
 
 TEST_P(LibtorchFile, OfEitherFormatGivesTheModuleBack) {
   auto first = trained();

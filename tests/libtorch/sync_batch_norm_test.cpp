@@ -151,7 +151,7 @@ class LibtorchSyncBatchNorm : public OnSharedWorkers {
  private:
   models::Samples samples_;
 };
-INSTANTIATE_ON_WORKERS(LibtorchSyncBatchNorm, 1, 2, 3, 4);
+INSTANTIATE_ON_WORKERS(LibtorchSyncBatchNorm, 1, 3);
 
 TEST_P(LibtorchSyncBatchNorm, HasTheLossesAndStatisticsOfOneProcess) {
   torch::manual_seed(7);

@@ -23,19 +23,6 @@ std::string read(const std::filesystem::path& file) {
   return {reinterpret_cast<const char*>(bytes.bytes().data()), bytes.bytes().size()};
 }
 
-TEST(TensorFiles, AreReadAsTheyWereWritten) {
-  const TemporaryFolder folder;
-  for (const std::string& text : {std::string(), std::string("abc"), std::string(100'000, 'z')}) {
-    replace_file(folder / "file", [&](const AppendBytes& append) {
-      const auto bytes = std::as_bytes(std::span(text));
-      append(bytes.first(bytes.size() / 2));
-      append(bytes.subspan(bytes.size() / 2));
-    });
-    EXPECT_EQ(read(folder / "file"), text);
-  }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
-}
-
 TEST(TensorFiles, KeepTheirOldContentsIfAWriteFails) {
   const TemporaryFolder folder;
   write_text(folder / "file", "old");
