@@ -15,18 +15,6 @@ using testing::HasSubstr;
 class GpuComm : public OnGpus {};
 INSTANTIATE_ON_GPUS(GpuComm);
 
-TEST_P(GpuComm, ReducesInPlace) {
-  const auto f = session().function(reduce_in_place);
-  for (const std::int64_t size : {1, 1000, 3'000'000}) {
-    auto v = session().shared<float, 1>("v");
-    v.broadcast(std::vector<float>(static_cast<std::size_t>(size), 2));
-    f(v);
-    f(v);
-    const auto n = static_cast<float>(world_size());
-    for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(v.get(rank)[size - 1], 2 * n * n);
-  }
-}
-
 TEST_P(GpuComm, AveragesByRows) {
   const auto f = session().function(average_in_place);
   auto v = session().shared<float, 1>("v");

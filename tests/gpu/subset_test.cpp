@@ -67,10 +67,5 @@ TEST_P(GpuSubset, TakesMinibatchesFromTheirStart) {
   }
 }
 
-TEST_P(GpuSubset, AreDescribed) {
-  const auto text = session().function(sr::replayable(chosen_in_replay), "chosen").describe();
-  EXPECT_NE(text.find("on CUDA devices (replayed)"), std::string::npos) << text;
-}
-
 }  // namespace
 }  // namespace gpu_test
