@@ -41,12 +41,17 @@ TEST(LibtorchReports, AreSeveralAndGoFromTheEndToTheBeginning) {
   std::vector<float> params(static_cast<std::size_t>(bound.elements()));
   std::vector<float> gradient(params.size());
   bound.store(params);
-  bound.bind(params, gradient);
-  std::vector<std::int64_t> firsts;
-  bound.backward(square(*net), {.report = [&](std::int64_t first) { firsts.push_back(first); }});
-  EXPECT_GE(firsts.size(), 2U) << "the last layer is reported before the first";
-  EXPECT_TRUE(std::is_sorted(firsts.rbegin(), firsts.rend()));
-  EXPECT_EQ(firsts.back(), 0);
+  const auto firsts_of = [&](const torch::Tensor& loss) {
+    std::vector<std::int64_t> firsts;
+    bound.bind(params, gradient);
+    bound.backward(loss, {.report = [&](std::int64_t first) { firsts.push_back(first); }});
+    EXPECT_TRUE(std::is_sorted(firsts.rbegin(), firsts.rend()));
+    EXPECT_EQ(firsts.back(), 0);
+    return firsts;
+  };
+  EXPECT_GE(firsts_of(square(*net)).size(), 2U) << "the last layer is reported before the first";
+  const auto of_the_first_layer = net->first(torch::ones({2, models::kInputs})).pow(2).mean();
+  EXPECT_EQ(firsts_of(of_the_first_layer).front(), 63) << "what is not used is final before the backward pass";
 }
 
 /// A backward pass inside of a backward pass, as that of checkpointed activations.
