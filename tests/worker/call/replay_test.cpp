@@ -1,20 +1,16 @@
-// Replayable functions on a device that records nothing and only counts. The tests check which calls it captures, and
-// which it launches again.
+// Replayable functions on a fake GPU that counts. The tests check which calls it captures, and which it launches again.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/os/segment.hpp"
 #include "common/protocol/function_entry.hpp"
 #include "syncrun/error.hpp"
+#include "tests/worker/devices/off_host_device.hpp"
 #include "worker/call/running_call.hpp"
 #include "worker/comm/call_interruption.hpp"
 
@@ -25,67 +21,25 @@ constexpr std::uint64_t kRepeatedCommand = 1;
 constexpr std::uint64_t kFunctionAt = std::uint64_t{16} << 20U;
 constexpr std::uint64_t kSharesAt = std::uint64_t{17} << 20U;
 
-class CountingGpu final : public GpuDevice {
+class CountingGpu final : public test::OffHostDevice {
  public:
-  struct Graph final : DeviceGraph {};
-
-  explicit CountingGpu(CpuComm& comm) : comm_(comm) {}
-
-  void* allocate(std::size_t bytes, SharedHeap::Contents, std::string_view) override { return std::malloc(bytes); }
-  void release(void* memory) noexcept override { std::free(memory); }
-  OutputBuffer allocate_output(std::size_t) override { return {}; }
-  OutputBuffer adopt_output(OutputBuffer buffer) override { return buffer; }
-  std::uint64_t place_of(const void* memory) const noexcept override {
-    return reinterpret_cast<std::uintptr_t>(memory);
+  using OffHostDevice::OffHostDevice;
+  void begin_capture() override {
+    ++captures;
+    OffHostDevice::begin_capture();
   }
-  void* at(std::uint64_t place) const noexcept override { return reinterpret_cast<void*>(place); }
-  void* take_rows(std::size_t, const SharedRows&, std::int64_t, std::int64_t) override { return nullptr; }
-  void* gather_rows(std::size_t, const SharedRows&, std::span<const std::int64_t>) override { return nullptr; }
-  void* gather_local_rows(std::size_t, const std::byte*, std::size_t, std::span<const std::int64_t>) override {
-    return nullptr;
-  }
-  const void* take_scalar(std::size_t, const std::byte* value, std::size_t) override { return value; }
-  void copy_in(void*, const std::byte*, std::size_t) override {}
-  void copy_out(std::byte*, const void*, std::size_t) override {}
-  void copy_within(void*, const void*, std::size_t) override {}
-  void clear(void*, std::size_t) override {}
-  void accumulate(DType, Reduction, void*, const void*, std::array<double, 2>, std::size_t) override {}
-  void convert(ElementTypes, const void*, void*, std::size_t) override {}
-  void apply_update(const UpdateWork&) override {}
-  std::uint64_t share_output(OutputBuffer) override { return 0; }
-  std::size_t large_output_bytes() const noexcept override { return 0; }
-  bool shares_before_reducing() const noexcept override { return false; }
-  std::uint64_t reduce_output(const OutputReduction&, OutputBuffer) override { return 0; }
-  CommCore& comm(const CommandHead&) override { return comm_; }
-  CommCore& solo() noexcept override { return solo_; }
-  void copy_from_peer(void*, const PeerMemoryPlace&, std::size_t) override {}
-  MemorySize memory() override { return {}; }
-  std::string hardware() const override { return "no GPU"; }
-  void abandon() noexcept override {}
-  void finish() override {}
-  bool is_lost() const noexcept override { return false; }
-
-  CUstream_st* stream() noexcept override { return nullptr; }
-  cublasContext* cublas() override { return nullptr; }
-  cudnnContext* cudnn() override { return nullptr; }
-  void unpin() override {}
-  void sum_squares(const UpdateWork&, double*) override {}
-  void take_root(double*) override {}
-  void begin_capture() override { ++captures; }
   std::unique_ptr<DeviceGraph> end_capture() override {
-    if (can_capture) return std::make_unique<Graph>();
-    throw Error(ErrorKind::cuda, "the body waited");
+    if (!can_capture) throw Error(ErrorKind::cuda, "the body waited");
+    return OffHostDevice::end_capture();
   }
-  void abandon_capture() noexcept override {}
-  void launch(DeviceGraph&) override { ++launches; }
+  void launch(DeviceGraph& graph) override {
+    ++launches;
+    OffHostDevice::launch(graph);
+  }
 
   bool can_capture = true;
   int captures = 0;
   int launches = 0;
-
- private:
-  CpuComm& comm_;
-  SoloComm solo_;
 };
 
 /// Rank 0 of three.
@@ -135,7 +89,7 @@ class Replay : public testing::Test {
   CallInterruption interruption_{attachment_};
   Meetings meetings_{attachment_, WaitPolicy::yielding()};
   CpuComm comm_{attachment_, meetings_, interruption_};
-  CountingGpu gpu_{comm_};
+  CountingGpu gpu_{attachment_.segment, arena_, comm_};
   MappedFiles files_;
   Communicators comms_{attachment_, arena_, comm_, gpu_};
   VariableCopies variables_{attachment_, gpu_, comms_, [this] { running_.note_stale_recordings(); }};
@@ -307,45 +261,6 @@ TEST_F(ReplayWithAValue, EndsWhenAMoveBringsALargerCopy) {
 TEST_F(ReplayWithAValue, EndsWhenTheValueIsFreed) {
   variables_.free({.first = kValueAt});
   record();
-}
-
-// On ranks of both kinds, collectives need the host.
-class ReplayAcrossKinds : public Replay {
- protected:
-  ReplayAcrossKinds() {
-    mixed_running_.emplace(WorkerParts{attachment_, gpu_, mixed_comms_.emplace(attachment_, arena_, comm_, gpu_),
-                                       arena_, files_, outgoing_, variables_});
-  }
-  void call(const RankSet& ranks, bool has_comm) {
-    Command& command = attachment_.control.command_in(kRepeatedCommand);
-    command.ranks = ranks;
-    command.comm = ranks.is_single() ? CommChoice::alone() : CommChoice::host();
-    command.has_comm = has_comm;
-    auto& payload = command.begin<CallPayload>();
-    payload.function = kFunctionAt;
-    payload.rows = -1;
-    mixed_running_->begin(command, kRepeatedCommand);
-    while (mixed_running_->next_slice())
-      mixed_running_->replay([](void* runs) { ++*static_cast<int*>(runs); }, &host_runs_, Capture::required);
-  }
-
-  int host_runs_ = 0;
-  std::optional<Communicators> mixed_comms_;
-  std::optional<RunningCall> mixed_running_;
-};
-
-TEST_F(ReplayAcrossKinds, RunsTheHostsPartInEachCallThatHasAComm) {
-  for (int round = 0; round < 4; ++round) call(RankSet::all(kWorldSize), true);
-  EXPECT_EQ(gpu_.captures, 0);
-  EXPECT_EQ(host_runs_, 4);
-}
-
-TEST_F(ReplayAcrossKinds, RecordsCallsWithoutACommAndCallsOfOneRank) {
-  for (int round = 0; round < 4; ++round) call(RankSet::all(kWorldSize), false);
-  EXPECT_EQ(gpu_.captures, 1);
-  EXPECT_EQ(gpu_.launches, 3);
-  for (int round = 0; round < 4; ++round) call(RankSet::only(0), true);
-  EXPECT_EQ(gpu_.captures, 2);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Collectives among ranks of several nodes, in one process.
+// Collectives among ranks of several nodes, in one process: results that do not depend on the path, and votes. tests/nodes
+// has tests of each collective and of its failures.
 
 #include "worker/comm/nodes_comm.hpp"
 
@@ -7,19 +8,16 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "common/arrays/reduce.hpp"
-#include "syncrun/error.hpp"
 #include "tests/worker/comm/ranks_on_nodes.hpp"
 
 namespace syncrun::detail {
 namespace {
 
 using testing::Each;
-using testing::HasSubstr;
 
 enum class Where { own_memory, segment };
 
@@ -81,67 +79,6 @@ class CollectivesOfNodes : public testing::TestWithParam<Layout> {
   RanksOnNodes nodes{GetParam().nodes};
 };
 
-TEST_P(CollectivesOfNodes, AreAmongAllRanks) {
-  on_all([this](RankOnNode& rank, NodesComm& comm) {
-    EXPECT_EQ(comm.rank(), rank.attachment.rank);
-    EXPECT_EQ(comm.world_size(), count());
-    for (int i = 0; i < 10; ++i) comm.barrier();
-  });
-}
-
-TEST_P(CollectivesOfNodes, ReduceToAllRanks) {
-  for (int round = 0; round < 3; ++round) {
-    on_all([this](RankOnNode& rank, NodesComm& comm) {
-      Values own = values_of(comm.rank());
-      auto* const values = put(rank, own);
-      comm.all_reduce(values, elements(), DType::int64, Reduction::sum, {});
-      EXPECT_EQ(seen(values), sum());
-      std::int64_t largest = comm.rank();
-      comm.all_reduce_value(&largest, DType::int64, Reduction::max, {});
-      EXPECT_EQ(largest, count() - 1);
-    });
-  }
-}
-
-TEST_P(CollectivesOfNodes, WeighMeansByTheRowsOfAllRanks) {
-  on_all([this](RankOnNode& rank, NodesComm& comm) {
-    // The last rank has no rows. What it has must not count.
-    const bool is_last = comm.rank() == count() - 1;
-    std::vector<double> own(elements(), is_last ? std::nan("") : static_cast<double>(comm.rank()));
-    auto* const values = put(rank, own);
-    const std::int64_t weight = is_last ? 0 : comm.rank() + 1;
-    comm.all_reduce(values, elements(), DType::float64, Reduction::avg, {weight, count() * (count() - 1) / 2});
-    double expected = 0;
-    for (int i = 0; i < count() - 1; ++i) expected += i * (i + 1);
-    expected /= count() * (count() - 1) / 2.0;
-    for (std::size_t i = 0; i < elements(); i += 97) ASSERT_NEAR(values[i], expected, 1e-12);
-  });
-}
-
-TEST_P(CollectivesOfNodes, ReduceToOneRank) {
-  for (const int root : {0, count() - 1}) {
-    on_all([this, root](RankOnNode& rank, NodesComm& comm) {
-      Values own = values_of(comm.rank());
-      auto* const values = put(rank, own);
-      comm.reduce(values, elements(), DType::int64, Reduction::sum, {}, root);
-      if (comm.rank() == root) {
-        EXPECT_EQ(seen(values), sum());
-      }
-    });
-  }
-}
-
-TEST_P(CollectivesOfNodes, DivideAReduction) {
-  on_all([this](RankOnNode& rank, NodesComm& comm) {
-    Values own = values_of(comm.rank());
-    auto* const values = put(rank, own);
-    Values part(static_cast<std::size_t>(division().of(comm.rank()).count()));
-    comm.reduce_scatter(values, part.data(), division(), DType::int64, Reduction::sum, {});
-    EXPECT_EQ(part, part_of(sum(), comm.rank()));
-    EXPECT_EQ(seen(values), values_of(comm.rank()));
-  });
-}
-
 TEST_P(CollectivesOfNodes, DivideAReductionInPlace) {
   on_all([this](RankOnNode& rank, NodesComm& comm) {
     Values own = values_of(comm.rank());
@@ -150,33 +87,6 @@ TEST_P(CollectivesOfNodes, DivideAReductionInPlace) {
     comm.reduce_scatter(values, values + range.begin, division(), DType::int64, Reduction::sum, {});
     EXPECT_EQ(seen(values + range.begin, static_cast<std::size_t>(range.count())), part_of(sum(), comm.rank()));
   });
-}
-
-TEST_P(CollectivesOfNodes, Broadcast) {
-  for (const int root : {0, count() - 1}) {
-    on_all([this, root](RankOnNode& rank, NodesComm& comm) {
-      Values own = values_of(comm.rank());
-      auto* const values = put(rank, own);
-      comm.broadcast(values, elements(), DType::int64, root);
-      EXPECT_EQ(seen(values), values_of(root));
-    });
-  }
-}
-
-TEST_P(CollectivesOfNodes, JoinParts) {
-  for (const int root : {0, count() - 1}) {
-    on_all([this, root](RankOnNode& rank, NodesComm& comm) {
-      const Values all = values_of(7);
-      const Values part = part_of(all, comm.rank());
-      Values empty(elements());
-      auto* const joined = put(rank, empty);
-      comm.all_gather(part.data(), joined, division());
-      EXPECT_EQ(seen(joined), all);
-      Values gathered(elements());
-      comm.gather(part.data(), gathered.data(), division(), root);
-      EXPECT_EQ(gathered, comm.rank() == root ? all : Values(elements()));
-    });
-  }
 }
 
 TEST_P(CollectivesOfNodes, JoinPartsOfUnequalLengths) {
@@ -192,27 +102,6 @@ TEST_P(CollectivesOfNodes, JoinPartsOfUnequalLengths) {
     std::fill(all + range.end, all + elements(), 0);
     comm.all_gather(all + range.begin, all, uneven);
     EXPECT_EQ(seen(all), values_of(7));
-  });
-}
-
-TEST_P(CollectivesOfNodes, Scatter) {
-  for (const int root : {0, count() - 1}) {
-    on_all([this, root](RankOnNode& rank, NodesComm& comm) {
-      Values own = values_of(comm.rank());
-      auto* const all = put(rank, own);
-      Values part(static_cast<std::size_t>(division().of(comm.rank()).count()));
-      comm.scatter(all, part.data(), division(), root);
-      EXPECT_EQ(part, part_of(values_of(root), comm.rank()));
-    });
-  }
-}
-
-TEST_P(CollectivesOfNodes, TellEachOtherNumbers) {
-  on_all([this](RankOnNode&, NodesComm& comm) {
-    const std::int64_t own = 10 * comm.rank();
-    Values numbers(static_cast<std::size_t>(count()));
-    comm.exchange({&own, 1}, numbers);
-    for (int i = 0; i < count(); ++i) EXPECT_EQ(numbers[static_cast<std::size_t>(i)], 10 * i);
   });
 }
 
@@ -280,16 +169,11 @@ TEST_P(CollectivesOfNodes, GiveNanAsMinimumAndMaximum) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Of, CollectivesOfNodes,
-    testing::Values(Layout{{2, 2}, 5, Where::own_memory}, Layout{{2, 2}, 3001, Where::own_memory},
-                    Layout{{2, 2}, 3001, Where::segment}, Layout{{2, 2}, 300001, Where::own_memory},
-                    Layout{{2, 2}, 300001, Where::segment}, Layout{{1, 2}, 3001, Where::segment},
-                    Layout{{3, 1, 2}, 200, Where::own_memory}, Layout{{3, 1, 2}, 3001, Where::own_memory},
-                    Layout{{3, 1, 2}, 3001, Where::segment}, Layout{{3, 1, 2}, 20'000, Where::own_memory},
-                    Layout{{3, 1, 2}, 20'000, Where::segment}, Layout{{3, 1, 2}, 300001, Where::own_memory},
-                    Layout{{3, 1, 2}, 300001, Where::segment}),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(Of, CollectivesOfNodes,
+                         testing::Values(Layout{{2, 2}, 5, Where::own_memory}, Layout{{1, 2}, 3001, Where::segment},
+                                         Layout{{3, 1, 2}, 20'000, Where::own_memory},
+                                         Layout{{3, 1, 2}, 300001, Where::segment}),
+                         name_of);
 
 // ---- each type and reduction ----------------------------------------------------------------------------------
 
@@ -321,26 +205,6 @@ TEST(NodesComm, ReducesEachTypeAsOneNodeDoes) {
   }
 }
 
-// ---- some ranks -----------------------------------------------------------------------------------------------
-
-TEST(NodesComm, WorksAmongSomeRanks) {
-  RanksOnNodes nodes({2, 3, 2});
-  std::uint64_t id = RanksOnNodes::kFirst;
-  for (const std::vector<int>& members : {std::vector<int>{1, 6}, {0, 3, 4}, {2, 3, 5, 6}, {0, 1, 2, 3, 4, 5, 6}}) {
-    RankSet ranks;
-    for (const int rank : members) ranks.add(rank);
-    nodes.begin(id, ranks);
-    const auto thrown = nodes.run(id, ranks, [&](RankOnNode& rank) {
-      EXPECT_EQ(rank.comm.rank(), ranks.position_of(rank.attachment.rank));
-      std::vector<std::int64_t> values(5000, rank.attachment.rank);
-      rank.comm.all_reduce(values.data(), values.size(), DType::int64, Reduction::sum, {});
-      EXPECT_EQ(values.back(), std::accumulate(members.begin(), members.end(), 0));
-    });
-    EXPECT_EQ(thrown, std::vector<std::string>(members.size()));
-    ++id;
-  }
-}
-
 TEST(NodesComm, WorksInManyCommands) {
   RanksOnNodes nodes({2, 2});
   for (int round = 0; round < 300; ++round) {
@@ -351,91 +215,6 @@ TEST(NodesComm, WorksInManyCommands) {
     }),
               nodes.nothing_thrown());
   }
-}
-
-// ---- disagreement and failures --------------------------------------------------------------------------------
-
-/// Every rank fails. A rank may hear that another one has failed before it sees the reason itself.
-void expect_disagreement(const std::vector<std::string>& thrown, const std::string& text) {
-  EXPECT_THAT(thrown, testing::Contains(HasSubstr(text)));
-  EXPECT_THAT(thrown, Each(testing::AnyOf(HasSubstr(text), HasSubstr("abandoned"))));
-}
-
-TEST(NodesComm, RefusesDifferentCollectivesOnEachRank) {
-  RanksOnNodes nodes({2, 2});
-  const auto thrown = nodes.run([](RankOnNode& rank) {
-    std::vector<float> values(100);
-    if (rank.attachment.rank < 2) rank.comm.all_reduce(values.data(), 100, DType::float32, Reduction::sum, {});
-    else rank.comm.barrier();
-  });
-  expect_disagreement(
-      thrown, "ranks disagree in a collective: rank 0 calls all_reduce of 100 float32 (sum), rank 2 calls barrier");
-}
-
-TEST(NodesComm, RefusesDifferentSizesOnEachRank) {
-  RanksOnNodes nodes({2, 2, 1});
-  for (const std::size_t more : {1, 100'000}) {
-    const auto thrown = nodes.run([more](RankOnNode& rank) {
-      std::vector<float> values(100 + (rank.attachment.rank == 4 ? more : 0));
-      rank.comm.all_reduce(values.data(), values.size(), DType::float32, Reduction::sum, {});
-    });
-    expect_disagreement(thrown, "rank 4 calls all_reduce of " + std::to_string(100 + more) + " float32 (sum)");
-  }
-}
-
-TEST(NodesComm, NamesARankThatHasLeft) {
-  RanksOnNodes nodes({2, 2});
-  const auto thrown = nodes.run([](RankOnNode& rank) {
-    rank.comm.barrier();
-    if (rank.attachment.rank < 2) rank.comm.barrier();
-  });
-  EXPECT_THAT(thrown,
-              testing::Contains("ranks disagree in a collective: rank 2 has left the call, and rank 0 is still in "
-                                "one"));
-  EXPECT_EQ(thrown[2], "");
-}
-
-TEST(NodesComm, NamesARankThatHasLeftWhileOthersOfItsNodeWait) {
-  RanksOnNodes nodes({2, 2});
-  const auto thrown = nodes.run([](RankOnNode& rank) {
-    if (rank.attachment.rank != 3) rank.comm.barrier();
-  });
-  EXPECT_THAT(thrown[2], HasSubstr("rank 3 has left the call, and rank 2 is still in one"));
-  EXPECT_THAT(thrown[0], HasSubstr("abandoned"));
-}
-
-TEST(NodesComm, LetsGoIfARankFails) {
-  for (const int failing : {0, 1, 2, 3}) {
-    RanksOnNodes nodes({2, 2});
-    const auto thrown = nodes.run([failing](RankOnNode& rank) {
-      rank.comm.barrier();
-      if (rank.attachment.rank == failing) throw std::runtime_error("it broke");
-      std::vector<double> values(100'000);
-      for (int round = 0; round < 10; ++round)
-        rank.comm.all_reduce(values.data(), values.size(), DType::float64, Reduction::sum, {});
-    });
-    for (int rank = 0; rank < 4; ++rank) {
-      EXPECT_THAT(thrown[static_cast<std::size_t>(rank)], HasSubstr(rank == failing ? "it broke" : "abandoned"));
-    }
-    // The next command works.
-    EXPECT_EQ(nodes.run([](RankOnNode& rank) { rank.comm.barrier(); }), nodes.nothing_thrown());
-  }
-}
-
-TEST(NodesComm, LetsGoIfAWorkerIsLost) {
-  RanksOnNodes nodes({2, 2});
-  std::jthread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    for (const int rank : {0, 2}) {
-      nodes.control_of(rank).header().lost.store(4);
-      nodes.control_of(rank).header().to_peers.wake();
-    }
-  });
-  const auto thrown = nodes.run([](RankOnNode& rank) {
-    if (rank.attachment.rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is the lost one
-    else rank.comm.barrier();
-  });
-  for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_THAT(thrown[rank], HasSubstr("the session is over"));
 }
 
 TEST(NodesComm, TakesMessagesThatComeBeforeTheCommand) {

@@ -6,7 +6,6 @@
 // copies ahead run.
 
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -56,9 +55,6 @@ class OffHostDevice : public detail::GpuDevice {
 
   /// Puts work on the queue, as a body does.
   void enqueue(std::function<void()> work) { queue().push_back(std::move(work)); }
-
-  std::atomic<int> copies_out = 0;  // requests to copy to shared memory
-  int reductions = 0;               // outputs that the device was asked to reduce with its peers
 
   // ---- memory ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +121,6 @@ class OffHostDevice : public detail::GpuDevice {
     if (bytes != 0) enqueue([=] { std::memcpy(host_view(device_memory), shared, bytes); });
   }
   void copy_out(std::byte* shared, const void* device_memory, std::size_t bytes) override {
-    ++copies_out;
     if (bytes != 0) enqueue([=] { std::memcpy(shared, host_view(device_memory), bytes); });
   }
   void copy_within(void* to, const void* from, std::size_t bytes) override {
@@ -189,10 +184,7 @@ class OffHostDevice : public detail::GpuDevice {
   }
   std::size_t large_output_bytes() const noexcept override { return std::size_t{64} << 10U; }
   bool shares_before_reducing() const noexcept override { return false; }
-  std::uint64_t reduce_output(const detail::OutputReduction&, detail::OutputBuffer) override {
-    ++reductions;
-    return 0;
-  }
+  std::uint64_t reduce_output(const detail::OutputReduction&, detail::OutputBuffer) override { return 0; }
 
   // ---- handles --------------------------------------------------------------------------------------------------
 
