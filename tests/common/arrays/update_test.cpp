@@ -100,19 +100,6 @@ TYPED_TEST(UpdateOfElements, ChangesParametersAndTheRulesOwnStateOnly) {
   }
 }
 
-TYPED_TEST(UpdateOfElements, OfNothingDoesNothing) {
-  using Rule = typename TypeParam::Rule;
-  const auto rule = third_step<Rule>();
-  update_elements({UpdateKindOf<Rule>::value,
-                   dtype_of<typename TypeParam::T>,
-                   &rule,
-                   UpdateWork::RulePlace::host,
-                   nullptr,
-                   nullptr,
-                   {nullptr, nullptr},
-                   0});
-}
-
 template <class Rule>
 std::string complaint(const Rule& rule) {
   try {
@@ -141,12 +128,6 @@ TEST(UpdateRules, AreRefusedByTheNameOfWhatMakesNoSense) {
             std::string::npos);
   EXPECT_EQ(complaint(Adam{}), "adam: step is the number of this update, from 1, got 0");
   EXPECT_EQ(complaint(Adamax{}), "adamax: step is the number of this update, from 1, got 0");
-}
-
-TEST(UpdateRules, WithTheirDefaultsMakeSense) {
-  EXPECT_EQ(complaint(Sgd{}) + complaint(Momentum{}) + complaint(Nesterov{}) + complaint(Adagrad{}), "");
-  EXPECT_EQ(complaint(RmsProp{}) + complaint(Adadelta{}) + complaint(Adam{.step = 1}) + complaint(Adamax{.step = 1}),
-            "");
 }
 
 }  // namespace

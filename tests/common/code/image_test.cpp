@@ -3,8 +3,6 @@
 #include <gnu/libc-version.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "common/code/symbols.hpp"
 #include "common/text/errors.hpp"
 
@@ -17,20 +15,6 @@ using namespace syncrun::detail;
 template <class Function>
 const void* address_of(Function* function) {
   return reinterpret_cast<const void*>(function);
-}
-
-TEST(Image, FindsAFunctionAgain) {
-  const auto place = locate(address_of(a_function_with_a_name));
-  EXPECT_EQ(place.build_id_bytes, 20U);
-  EXPECT_EQ(resolve(place), address_of(a_function_with_a_name));
-  EXPECT_EQ(describe_build_id(place), describe_build_id(program_image()));
-}
-
-TEST(Image, FindsFunctionsOfLibraries) {
-  // A function that sanitizers do not replace by one of their own.
-  const auto place = locate(address_of(::gnu_get_libc_version));
-  EXPECT_NE(describe_build_id(place), describe_build_id(program_image()));
-  EXPECT_EQ(resolve(place), address_of(::gnu_get_libc_version));
 }
 
 int a_static_function(int value) { return value + 1; }

@@ -12,7 +12,6 @@
 
 #include "common/os/heap_log.hpp"
 #include "common/os/segment.hpp"
-#include "common/text/errors.hpp"
 
 namespace {
 
@@ -115,42 +114,11 @@ TEST_F(Heap, TellsOfItsGrowthOncePerEightMegabytesAndNotAgainAfterAFree) {
   EXPECT_EQ(seen, (std::vector{9 * kMegabyte, 29 * kMegabyte}));
 }
 
-TEST_F(Heap, ReusesWhatWasFreed) {
-  for (int i = 0; i < 1000; ++i) {
-    const auto offset = heap.allocate(kMegabyte, Contents::any, "a test");
-    heap.free(offset, Giveback::later);
-  }
-  EXPECT_EQ(heap.used_bytes(), 0U);
-  EXPECT_LT(resident_bytes(), 4 * kMegabyte);
-}
-
 TEST_F(Heap, GivesPagesBackToTheSystem) {
   const auto offset = heap.allocate(32 * kMegabyte, Contents::any, "a test");
   EXPECT_GE(resident_bytes(), 32 * kMegabyte) << "reserved when asked for";
   heap.free(offset, Giveback::now);
   EXPECT_LT(resident_bytes(), kMegabyte);
-}
-
-TEST_F(Heap, SaysHowMuchWasWantedAndThereWas) {
-  static_cast<void>(heap.allocate(40 * kMegabyte, Contents::any, "a test"));
-  try {
-    static_cast<void>(heap.allocate(30 * kMegabyte, Contents::any, "the second"));
-    FAIL();
-  } catch (const syncrun::Error& error) {
-    EXPECT_EQ(error.kind(), syncrun::ErrorKind::system);
-    EXPECT_EQ(error.native_code(), ENOMEM);
-    const std::string text = error.what();
-    EXPECT_NE(text.find("the second requires 31457280 bytes"), std::string::npos) << text;
-    EXPECT_NE(text.find("41943040 are in use"), std::string::npos) << text;
-  }
-}
-
-TEST_F(Heap, ClearsReusedMemoryThatMustBeZero) {
-  auto offset = heap.allocate(kMegabyte, Contents::any, "a test");
-  std::memset(segment.at(offset), 1, kMegabyte);
-  heap.free(offset, Giveback::later);
-  offset = heap.allocate(kMegabyte / 2, Contents::zero, "a test");
-  EXPECT_TRUE(is_zero(offset, kMegabyte / 2));
 }
 
 TEST_F(Heap, NotesItsChangesInOrder) {

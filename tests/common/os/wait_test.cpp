@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <new>
-#include <thread>
 #include <vector>
 
 namespace {
@@ -26,45 +25,6 @@ class Waiting : public testing::TestWithParam<bool> {
       mmap(nullptr, sizeof(SharedWords), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) SharedWords{};
 };
 INSTANTIATE_TEST_SUITE_P(Policies, Waiting, testing::Bool());
-
-TEST_P(Waiting, EndsWhenAnotherProcessRings) {
-  const pid_t child = fork();
-  if (child == 0) {
-    std::this_thread::sleep_for(50ms);
-    words.word.store(1);
-    words.bell.ring();
-    _exit(0);
-  }
-  Patience patience(10s);
-  const auto woken = wait_until(
-      words.bell, policy, patience, [&] { return words.word.load() == 1; }, [] { return false; });
-  EXPECT_EQ(woken, Woken::ready);
-  EXPECT_EQ(words.bell.sleepers.load(), 0U);
-  waitpid(child, nullptr, 0);
-}
-
-TEST_P(Waiting, EndsWhenInterrupted) {
-  std::thread other([&] {
-    std::this_thread::sleep_for(50ms);
-    words.word.store(2);
-    words.bell.wake();
-  });
-  Patience patience(10s);
-  EXPECT_EQ(wait_until(
-                words.bell, policy, patience, [] { return false; }, [&] { return words.word.load() == 2; }),
-            Woken::interrupted);
-  other.join();
-}
-
-TEST_P(Waiting, EndsAtTheDeadline) {
-  Patience patience(50ms);
-  const auto start = Clock::now();
-  EXPECT_EQ(wait_until(
-                words.bell, policy, patience, [] { return false; }, [] { return false; }),
-            Woken::expired);
-  EXPECT_GE(Clock::now() - start, 50ms);
-  EXPECT_LT(Clock::now() - start, 2s);
-}
 
 TEST_P(Waiting, LooksAroundOncePerLapFromTheFirstOn) {
   const auto laps_within = [&](Milliseconds limit) {
