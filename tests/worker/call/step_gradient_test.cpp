@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "syncrun/error.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "worker/comm/collectives.hpp"
 
@@ -48,18 +47,6 @@ TEST(BucketCutter, CutsWholeBucketsFirstAndTheRestLast) {
   EXPECT_EQ(all_buckets(64, 64), (std::vector<Bucket>{{0, 64}}));
 }
 
-TEST(BucketCutter, GivesABucketOnceAllOfItIsReady) {
-  BucketCutter cutter(96, 32);
-  EXPECT_EQ(cutter.next(96), std::nullopt);
-  EXPECT_EQ(cutter.next(65), std::nullopt);
-  EXPECT_EQ(cutter.next(64), (Bucket{64, 96}));
-  EXPECT_EQ(cutter.next(64), std::nullopt);
-  EXPECT_EQ(cutter.next(1), (Bucket{32, 64}));
-  EXPECT_EQ(cutter.next(1), std::nullopt);
-  EXPECT_EQ(cutter.next(0), (Bucket{0, 32}));
-  EXPECT_EQ(cutter.next(0), std::nullopt);
-}
-
 /// Records the averages that are started. For example, "36 from 64" means 36 elements from element 64 on.
 class WritesDown final : public SoloComm {
  public:
@@ -94,16 +81,6 @@ class GradientInBuckets : public testing::Test {
     gradient_.begin(comm_, {.own = 7, .all = 9}, {values_.data(), values_.size(), DType::float32},
                     bucket_elements * sizeof(float), start);
   }
-  std::string refused(std::int64_t first) {
-    try {
-      ready_.from(first);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::usage);
-      return error.what();
-    }
-    return "";
-  }
-
   std::vector<float> values_ = std::vector<float>(128);
   WritesDown comm_{values_.data()};
   StepGradient gradient_;
@@ -157,27 +134,6 @@ TEST_F(GradientInBuckets, IsNotCutWhereThatIsOffOrOneBucketWouldDo) {
     EXPECT_FALSE(gradient_.finish());
     EXPECT_EQ(comm_.taken(), Lines());
   }
-}
-
-TEST_F(GradientInBuckets, RefusesWhatCannotBe) {
-  for (const std::size_t bucket_elements : {32, 0}) {
-    begin(bucket_elements);
-    EXPECT_NE(refused(-1).find("first is from 0 to the gradient's 128 elements, got -1"), std::string::npos);
-    EXPECT_NE(refused(129).find("got 129"), std::string::npos);
-    ready_.from(50);
-    EXPECT_NE(refused(51).find("said to be final from 50 on, and now from 51"), std::string::npos);
-    ready_.from(50);
-    ready_.from(49);
-    begin(bucket_elements);  // the next slice
-    ready_.from(100);
-  }
-}
-
-TEST_F(GradientInBuckets, MayBeEmpty) {
-  values_.clear();
-  begin();
-  ready_.from(0);
-  EXPECT_FALSE(gradient_.finish());
 }
 
 }  // namespace
