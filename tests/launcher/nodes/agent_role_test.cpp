@@ -110,29 +110,6 @@ TEST_F(Roles, LetTheMasterHearOfAnErrorOfTheAgent) {
   EXPECT_FALSE(group.is_lost(0)) << "nothing can be sent to the master any more";
 }
 
-TEST_F(Roles, UseTheTreeOfTheMasterAndAnswerItsQuestionDirectly) {
-  NodeGroup& group = group_of(2);
-  MessageWriter question(MessageKind::open);
-  question.put(std::uint64_t{7});
-  question.put(std::int32_t{2});  // a tree from two nodes on: node 2 is below node 1
-  question.put_text("cpu0");
-  question.put_text("");
-  network.at(0).send(2, question.take());
-  MessageWriter leave(MessageKind::bye);
-  leave.put(std::int32_t{0});
-  leave.put_text("");
-  network.at(0).send(2, leave.take());
-  EXPECT_EQ(AgentRole(group).serve().exit_code, 0);
-  EXPECT_EQ(group.tree_from(), 2);
-  ASSERT_NE(group.relay(), nullptr);
-  std::vector<MessageKind> kinds;
-  while (const auto next = network.at(0).receive()) {
-    const auto kind = static_cast<MessageKind>(next->message.front());
-    if (kind != MessageKind::beat) kinds.push_back(kind);
-  }
-  EXPECT_THAT(kinds, testing::ElementsAre(MessageKind::hello, MessageKind::devices));
-}
-
 /// A pool whose workers are all on the nodes 1 and 2, one on each. The test does what the agents would do.
 class Replacements : public Roles {
  protected:
@@ -171,43 +148,12 @@ class Replacements : public Roles {
   std::optional<NodesPool> pool;
 };
 
-TEST_F(Replacements, TellTheOtherNodesOfALossOnce) {
-  lose(1, 0);
-  EXPECT_THAT(received_by(2), testing::ElementsAre(MessageKind::peer_lost));
-  EXPECT_THAT(received_by(1), testing::IsEmpty()) << "it knows";
-  EXPECT_THAT(received_by(2), testing::IsEmpty());
-}
-
-TEST_F(Replacements, TellAllNodesOfSuccessors) {
-  for (int round = 0; round < 2; ++round) {
-    lose(1, 0);
-    EXPECT_TRUE(pool->reap(0));
-    pool->replace({{.rank = 0, .last = 7, .received = 3}});
-    EXPECT_EQ(pool->control().header().lost.load(), 0U);
-    EXPECT_EQ(pool->control().worker(0).is_lost.load(), 0U);
-    EXPECT_FALSE(pool->end_status(0)) << "that of the lost worker";
-    EXPECT_THAT(received_by(1), testing::ElementsAre(MessageKind::replace));
-    EXPECT_THAT(received_by(2), testing::ElementsAre(MessageKind::peer_lost, MessageKind::replace));
-  }
-}
-
 TEST_F(Replacements, KeepTheNoteOfALossThatCameMeanwhile) {
   lose(1, 0);
   lose(2, 1);
   pool->replace({{.rank = 0, .last = 7, .received = 3}});
   EXPECT_EQ(pool->control().header().lost.load(), 2U);
   EXPECT_THAT(received_by(1), testing::ElementsAre(MessageKind::peer_lost, MessageKind::replace));
-}
-
-TEST_F(Replacements, AreImpossibleOnALostNode) {
-  lose(1, 0);
-  groups.front().lose(1, Error(ErrorKind::worker_lost, "node 1 is silent"));
-  try {
-    pool->reap(0);
-    FAIL() << "it can be replaced";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "node 1 is silent");
-  }
 }
 
 TEST_F(Roles, DoNotAwaitTheEndOfAWorkerOnALostNode) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <optional>
 #include <stdexcept>
 
 #include "syncrun/error.hpp"
@@ -69,21 +70,30 @@ const Environment kOpenMpi{{"OMPI_COMM_WORLD_SIZE", "4"},
                            {"PMIX_NAMESPACE", "1658060801"},
                            {"PMIX_RANK", "3"}};
 
-TEST(Engine, IsNoneInAShell) {
-  const Engine engine = engine_in({{"HOME", "/"}});
-  EXPECT_EQ(engine.kind, EngineKind::none);
-  EXPECT_EQ(engine.tasks, 1);
-  EXPECT_EQ(engine.mpi, std::nullopt);
-  EXPECT_FALSE(engine.has_others());
+/// What an engine says: its kind, this task, the number of tasks, and that of this node.
+struct Said {
+  EngineKind kind;
+  int task;
+  std::optional<int> tasks, tasks_here;
+  std::optional<Mpi> mpi;
+  std::string job;
+};
+
+void expect_engine(const Environment& environment, const Said& expected) {
+  const Engine engine = engine_in(environment);
+  EXPECT_EQ(engine.kind, expected.kind);
+  EXPECT_EQ(engine.task, expected.task);
+  EXPECT_EQ(engine.tasks, expected.tasks);
+  EXPECT_EQ(engine.tasks_here, expected.tasks_here);
+  EXPECT_EQ(engine.mpi, expected.mpi);
+  EXPECT_EQ(engine.job, expected.job);
+  EXPECT_EQ(engine.has_others(), expected.tasks != 1);
 }
 
-TEST(Engine, IsNoneInABatchScript) { EXPECT_EQ(engine_in(kSlurmJob).kind, EngineKind::none); }
-
-TEST(Engine, IsNoneInTheInteractiveStepOfAnAllocation) {
-  EXPECT_EQ(engine_in(Environment{{"SLURM_STEP_ID", "4294967290"}} + kSlurmStep).kind, EngineKind::none);
-}
-
-TEST(Engine, IsNoneWithVariablesThatAreLeftOver) {
+TEST(Engine, IsNoneWithoutTheVariablesOfALaunch) {
+  const Engine in_shell = engine_in({{"HOME", "/"}});
+  EXPECT_EQ(in_shell.tasks, 1);
+  EXPECT_FALSE(in_shell.has_others());
   const Environment left_over{{"OMPI_COMM_WORLD_SIZE", "4"},
                               {"OMPI_COMM_WORLD_RANK", "0"},
                               {"MPI_LOCALNRANKS", "2"},
@@ -91,66 +101,29 @@ TEST(Engine, IsNoneWithVariablesThatAreLeftOver) {
                               {"PMI_SIZE", "2"},
                               {"SLURM_STEP_ID", ""},
                               {"OMPI_MCA_btl", "tcp"}};
-  EXPECT_EQ(engine_in(left_over + kSlurmJob).kind, EngineKind::none);
+  const Environment interactive_step = Environment{{"SLURM_STEP_ID", "4294967290"}} + kSlurmStep;
+  for (const Environment& environment :
+       {Environment{{"HOME", "/"}}, kSlurmJob, interactive_step, left_over + kSlurmJob})
+    EXPECT_EQ(engine_in(environment).kind, EngineKind::none);
 }
 
-TEST(Engine, IsMpirunOfOpenMpi) {
-  const Engine engine = engine_in(kOpenMpi);
-  EXPECT_EQ(engine.kind, EngineKind::open_mpi);
-  EXPECT_EQ(engine.task, 3);
-  EXPECT_EQ(engine.tasks, 4);
-  EXPECT_EQ(engine.tasks_here, 1);
-  EXPECT_EQ(engine.job, "1658060801");
-  EXPECT_EQ(engine.mpi, Mpi::open_mpi);
-  EXPECT_TRUE(engine.has_others());
+TEST(Engine, IsMpirun) {
+  expect_engine(kOpenMpi, {EngineKind::open_mpi, 3, 4, 1, Mpi::open_mpi, "1658060801"});
+  expect_engine(kHydra, {EngineKind::hydra, 1, 2, 1, Mpi::mpich, ""});
+  EXPECT_EQ(engine_in(kOpenMpi + kSlurmStep).kind, EngineKind::open_mpi) << "in a step that it started";
+  EXPECT_EQ(engine_in(kHydra + kSlurmStep).kind, EngineKind::hydra);
 }
 
-TEST(Engine, IsMpirunInAStepThatItStarted) {
-  EXPECT_EQ(engine_in(kOpenMpi + kSlurmStep).kind, EngineKind::open_mpi);
-  const Engine engine = engine_in(kHydra + kSlurmStep);
-  EXPECT_EQ(engine.kind, EngineKind::hydra);
-  EXPECT_EQ(engine.mpi, Mpi::mpich);
+TEST(Engine, IsSrun) {
+  expect_engine(kPmix + kSlurmStep, {EngineKind::pmix, 1, 2, 1, Mpi::open_mpi, "12.3"});
+  expect_engine(kPmi2 + kSlurmStep, {EngineKind::srun_pmi2, 1, 2, 1, Mpi::mpich, "12.3"});
 }
 
-TEST(Engine, IsMpirunOfMpich) {
-  const Engine engine = engine_in(kHydra);
-  EXPECT_EQ(engine.kind, EngineKind::hydra);
-  EXPECT_EQ(engine.task, 1);
-  EXPECT_EQ(engine.tasks, 2);
-  EXPECT_EQ(engine.tasks_here, 1);
-  EXPECT_EQ(engine.mpi, Mpi::mpich);
-}
-
-TEST(Engine, IsAnyLauncherThatSpeaksPmi1) {
-  const Engine engine = engine_in({{"PMI_PORT", "n1:4000"}, {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}});
-  EXPECT_EQ(engine.kind, EngineKind::hydra);
-  EXPECT_EQ(engine.tasks_here, std::nullopt);
-}
-
-TEST(Engine, IsSrunWithPmix) {
-  const Engine engine = engine_in(kPmix + kSlurmStep);
-  EXPECT_EQ(engine.kind, EngineKind::pmix);
-  EXPECT_EQ(engine.task, 1);
-  EXPECT_EQ(engine.tasks, 2);
-  EXPECT_EQ(engine.tasks_here, 1);
-  EXPECT_EQ(engine.job, "12.3");
-  EXPECT_EQ(engine.mpi, Mpi::open_mpi);
-}
-
-TEST(Engine, IsAnyLauncherThatSpeaksPmixAndDoesNotSayHowManyTasksThereAre) {
-  const Engine engine = engine_in({{"PMIX_NAMESPACE", "prte-1"}, {"PMIX_RANK", "5"}});
-  EXPECT_EQ(engine.kind, EngineKind::pmix);
-  EXPECT_EQ(engine.task, 5);
-  EXPECT_EQ(engine.tasks, std::nullopt);
-  EXPECT_TRUE(engine.has_others());
-}
-
-TEST(Engine, IsSrunWithPmi2) {
-  const Engine engine = engine_in(kPmi2 + kSlurmStep);
-  EXPECT_EQ(engine.kind, EngineKind::srun_pmi2);
-  EXPECT_EQ(engine.task, 1);
-  EXPECT_EQ(engine.tasks, 2);
-  EXPECT_EQ(engine.mpi, Mpi::mpich);
+TEST(Engine, IsAnyLauncherThatSpeaksPmi) {
+  const Environment pmi1{{"PMI_PORT", "n1:4000"}, {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
+  expect_engine(pmi1, {EngineKind::hydra, 0, 2, {}, Mpi::mpich, ""});
+  const Environment pmix{{"PMIX_NAMESPACE", "prte-1"}, {"PMIX_RANK", "5"}};  // it does not say how many tasks there are
+  expect_engine(pmix, {EngineKind::pmix, 5, {}, {}, Mpi::open_mpi, "prte-1"});
 }
 
 TEST(Engine, CountsTheTasksOfAStepOnItsNode) {

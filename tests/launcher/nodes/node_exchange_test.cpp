@@ -6,9 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <span>
 #include <string>
-#include <thread>
 
 #include "tests/launcher/nodes/fake_mailboxes.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
@@ -89,24 +87,6 @@ class Exchanges : public testing::Test {
   NodeOfTest there{mailboxes, 1};
 };
 
-TEST_F(Exchanges, BringABlockToEachNode) {
-  here.add();
-  there.add();
-  for (std::uint64_t step = 0; step < 5; ++step) {
-    here.ask(step, "from here " + std::to_string(step));
-    EXPECT_TRUE(here.exchange.has_news());
-    run();
-    EXPECT_FALSE(here.has_answer()) << "the other leader has not asked";
-    there.ask(step, "from there " + std::to_string(step));
-    run();
-    EXPECT_TRUE(here.has_answer());
-    EXPECT_TRUE(there.has_answer());
-    EXPECT_EQ(here.answer(), "from there " + std::to_string(step));
-    EXPECT_EQ(there.answer(), "from here " + std::to_string(step));
-    EXPECT_FALSE(here.exchange.has_news());
-  }
-}
-
 /// A text that says where each of its bytes belongs.
 std::string long_text(std::size_t bytes) {
   std::string text;
@@ -153,17 +133,6 @@ TEST_F(Exchanges, PutPiecesTogetherThatComeBeforeAndAfterTheRequest) {
   EXPECT_EQ(there.answer(), text);
 }
 
-TEST_F(Exchanges, WaitForACommandThatComesLater) {
-  here.add();
-  here.ask(0, "early");
-  run();
-  there.add();
-  there.ask(0, "late");
-  run();
-  EXPECT_EQ(there.answer(), "early");
-  EXPECT_EQ(here.answer(), "late");
-}
-
 TEST_F(Exchanges, OfACommandThatIsOverAreDropped) {
   here.add();
   there.add();
@@ -195,30 +164,6 @@ TEST_F(Exchanges, OfAnotherSessionAreDropped) {
   EXPECT_EQ(later.answer(), "");
 }
 
-TEST_F(Exchanges, OfRanksThatMeetOnTheirNodeSendNothing) {
-  Command& command = here.command_of(kCommand);
-  command.begin<CallPayload>();
-  command.id = kCommand;
-  command.ranks = RankSet::all(2);
-  command.comm = CommChoice::devices(CommChoice::kOfSession);
-  command.has_comm = true;
-  here.exchange.add(kCommand);
-  command.failed.store(kCommand);
-  here.run();
-  EXPECT_EQ(here.mailbox.sent, 0);
-}
-
-TEST_F(Exchanges, TellOfAFailureOnce) {
-  here.add();
-  there.add();
-  here.command_of(kCommand).failed.store(kCommand);
-  EXPECT_TRUE(here.exchange.has_news());
-  run();
-  EXPECT_EQ(there.command_of(kCommand).failed.load(), kCommand);
-  EXPECT_EQ(here.mailbox.sent, 1);
-  EXPECT_EQ(there.mailbox.sent, 0);
-}
-
 TEST_F(Exchanges, TellTheNextCommandInTheSlotNothingOfALateFailure) {
   here.add();
   there.add();
@@ -230,16 +175,6 @@ TEST_F(Exchanges, TellTheNextCommandInTheSlotNothingOfALateFailure) {
   next.failed.store(0);
   there.run();
   EXPECT_EQ(next.failed.load(), 0U);
-}
-
-TEST_F(Exchanges, SayWhichLeaderHasLeft) {
-  here.add();
-  there.add();
-  there.request().left.store(kCommand);
-  here.ask(0, "in vain");
-  run();
-  EXPECT_TRUE(here.has_answer());
-  EXPECT_EQ(here.request().left_rank_plus_one, there.leader + 1);
 }
 
 TEST_F(Exchanges, ThatALeaderAskedForBeforeItLeftCount) {
@@ -299,63 +234,6 @@ TEST_F(Votes, OfANodeThatHasLostAllItsRanksAreFailures) {
   there.pool.die(3, FakePool::killed());
   run();
   EXPECT_EQ(known_here(), vote_word(kCommand, Vote::failed));
-}
-
-/// A command on GPUs of both nodes. Nodes tell each other of them after a while.
-class Plans : public Exchanges {
- protected:
-  Plans() {
-    for (NodeOfTest* const node : {&here, &there}) {
-      Command& command = node->command_of(kCommand);
-      command.begin<CallPayload>();
-      command.id = kCommand;
-      command.ranks = RankSet::all(kWorldSize);
-      command.comm = CommChoice::devices_of_nodes(CommChoice::kOfSession);
-      command.has_comm = true;
-      node->exchange.add(kCommand);
-    }
-  }
-  static void publish(NodeOfTest& node, int rank, std::uint64_t hash, std::uint64_t standing) {
-    node.pool.control().worker(rank).plan.store(hash);
-    node.pool.control().worker(rank).plan_wait.store(standing);
-  }
-  /// Returns false if `node` does not get to know this in time.
-  bool comes_to_know(NodeOfTest& node, int rank, std::uint64_t hash, std::uint64_t standing) {
-    const auto end = Clock::now() + Milliseconds(10'000);
-    const WorkerSlot& slot = node.pool.control().worker(rank);
-    while (Clock::now() < end) {
-      run();
-      if (slot.plan_wait.load() == standing && slot.plan.load() == hash) return true;
-      std::this_thread::sleep_for(Milliseconds(1));
-    }
-    return false;
-  }
-};
-
-TEST_F(Plans, ComeToTheOtherNodesWhenACommandTakesLong) {
-  publish(there, 2, 123, 77);
-  publish(there, 3, 456, 78);
-  run();
-  EXPECT_EQ(there.mailbox.sent, 0) << "a short command has no cost";
-  EXPECT_TRUE(comes_to_know(here, 2, 123, 77));
-  EXPECT_TRUE(comes_to_know(here, 3, 456, 78));
-  EXPECT_EQ(there.mailbox.sent, 1);
-  publish(there, 3, 789, 0);
-  EXPECT_TRUE(comes_to_know(here, 3, 789, 0));
-  EXPECT_EQ(there.pool.control().worker(0).plan_wait.load(), 0U);
-}
-
-TEST_F(Plans, OfRanksOfAnotherNodeAreRefused) {
-  MessageWriter wrong(MessageKind::plans);
-  wrong.put(std::uint64_t{1});
-  wrong.put(kCommand);
-  const struct {
-    std::int32_t rank;
-    std::uint64_t hash, standing;
-  } plan{1, 5, 5};
-  wrong.put_list(std::span(&plan, 1));
-  there.mailbox.send(0, wrong.take());
-  EXPECT_THROW(here.run(), Error);
 }
 
 TEST_F(Exchanges, ThatWereForgottenHoldUpNoLaterOnes) {

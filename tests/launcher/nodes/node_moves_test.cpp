@@ -18,7 +18,7 @@ namespace {
 
 using namespace detail;
 
-constexpr int kNodesWithMoves = 3;
+constexpr int kMoveRanks = 3;
 constexpr std::uint64_t kVariable = std::uint64_t{600} << 20U;
 constexpr std::uint64_t kDependencies = kVariable + 4096;
 constexpr std::uint64_t kValues = kVariable + 8192;  // of each rank, in its own arena
@@ -33,8 +33,8 @@ struct NodeWithMoves {
         rank(node),
         inbound(pool.segment(), kInbound, std::size_t{1} << 20U),
         moves(mailbox, pool.control(), pool.segment(), inbound, session) {
-    pool.control().header().place = {node, kNodesWithMoves, node, 1};
-    for (int other = 0; other < kNodesWithMoves; ++other) pool.control().worker(other).node = other;
+    pool.control().header().place = {node, kMoveRanks, node, 1};
+    for (int other = 0; other < kMoveRanks; ++other) pool.control().worker(other).node = other;
     auto& entry = *pool.segment().at<VariableEntry>(kVariable);
     entry.dtype = DType::float64;
     entry.dimensions = 1;
@@ -76,7 +76,7 @@ struct NodeWithMoves {
 
   FakeMailboxes::Box& mailbox;
   int rank;
-  FakePool pool{kNodesWithMoves};
+  FakePool pool{kMoveRanks};
   SharedHeap inbound;
   NodeMoves moves;
 };
@@ -96,25 +96,9 @@ class Moves : public testing::Test {
     }
   }
 
-  FakeMailboxes mailboxes{kNodesWithMoves};
-  NodeWithMoves nodes[kNodesWithMoves]{{mailboxes, 0}, {mailboxes, 1}, {mailboxes, 2}};
+  FakeMailboxes mailboxes{kMoveRanks};
+  NodeWithMoves nodes[kMoveRanks]{{mailboxes, 0}, {mailboxes, 1}, {mailboxes, 2}};
 };
-
-TEST_F(Moves, BringValuesFromEachNodeToEachOther) {
-  std::uint64_t id = kMove;
-  for (int from = 0; from < kNodesWithMoves; ++from) {
-    for (int to = 0; to < kNodesWithMoves; ++to) {
-      if (from == to) continue;
-      nodes[from].write({1.0 + from, 2.0 + to});
-      nodes[from].pool.finish(from, kWriter);
-      publish(from, to, id);
-      run();
-      ASSERT_TRUE(nodes[to].has_values(id)) << from << " to " << to;
-      EXPECT_EQ(nodes[to].values(id), (std::vector<double>{1.0 + from, 2.0 + to}));
-      ++id;
-    }
-  }
-}
 
 TEST_F(Moves, NeedOneMessageToTheSourceAndOneToTheDestination) {
   nodes[1].write({1});
@@ -124,25 +108,6 @@ TEST_F(Moves, NeedOneMessageToTheSourceAndOneToTheDestination) {
   EXPECT_EQ(mailboxes.at(0).sent, 1);
   EXPECT_EQ(mailboxes.at(1).sent, 1);
   EXPECT_EQ(mailboxes.at(2).sent, 0);
-}
-
-TEST_F(Moves, WaitForTheWriterOfTheSource) {
-  for (const int from : {0, 1}) {
-    const std::uint64_t id = kMove + static_cast<std::uint64_t>(from);
-    nodes[from].write({1});
-    publish(from, 2, id);
-    run();
-    EXPECT_FALSE(nodes[2].has_values(id));
-    EXPECT_EQ(nodes[from].owes(2), id) << "the source must not overwrite its copy yet";
-    EXPECT_FALSE(nodes[from].moves.has_news());
-    nodes[from].write({4, 5});
-    nodes[from].pool.finish(from, kWriter);
-    EXPECT_TRUE(nodes[from].moves.has_news());
-    run();
-    EXPECT_EQ(nodes[from].owes(2), 0U);
-    ASSERT_TRUE(nodes[2].has_values(id));
-    EXPECT_EQ(nodes[2].values(id), (std::vector<double>{4, 5}));
-  }
 }
 
 TEST_F(Moves, OweTheFirstOfSeveral) {
@@ -158,32 +123,6 @@ TEST_F(Moves, OweTheFirstOfSeveral) {
   nodes[1].pool.finish(1, kWriter);
   run();
   EXPECT_EQ(nodes[1].owes(2), 0U);
-}
-
-TEST_F(Moves, KeepValuesThatComeBeforeTheCommand) {
-  nodes[1].write({3});
-  nodes[1].pool.finish(1, kWriter);
-  nodes[0].put_move(kMove, 1, 2);
-  nodes[0].moves.order(kMove);
-  run();
-  EXPECT_FALSE(nodes[2].has_values());
-  nodes[2].put_move(kMove, 1, 2);
-  nodes[2].moves.add(kMove);
-  ASSERT_TRUE(nodes[2].has_values());
-  EXPECT_EQ(nodes[2].values(), std::vector<double>{3});
-}
-
-TEST_F(Moves, FailIfTheWriterHasFailed) {
-  for (const int from : {0, 1}) {
-    const std::uint64_t id = kMove + static_cast<std::uint64_t>(from);
-    nodes[from].write({1});
-    nodes[from].command(kWriter).failed.store(kWriter);
-    nodes[from].pool.finish(from, kWriter);
-    publish(from, 2, id);
-    run();
-    ASSERT_TRUE(nodes[2].has_values(id)) << "its worker must not wait for ever";
-    EXPECT_EQ(nodes[2].command(id).spoiled.load(), id);
-  }
 }
 
 TEST_F(Moves, FailIfTheMasterKnowsThatTheyMust) {
@@ -204,17 +143,6 @@ TEST_F(Moves, FreeTheMemoryWhenTheRankHasTheValues) {
   nodes[2].pool.finish(2, kMove);
   run();
   EXPECT_EQ(nodes[2].inbound.used_bytes(), 0U);
-}
-
-TEST_F(Moves, SayIfThereIsNoMemory) {
-  nodes[1].write(std::vector<double>(200'000, 2));
-  nodes[1].pool.finish(1, kWriter);
-  publish(1, 2);
-  run();
-  ASSERT_TRUE(nodes[2].has_values());
-  EXPECT_EQ(nodes[2].command().arguments[0].offset, Command::kNoMemory);
-  nodes[2].pool.finish(2, kMove);
-  run();
 }
 
 TEST_F(Moves, ThatWereForgottenAreNotSentAfterwards) {
@@ -262,15 +190,6 @@ TEST_F(Moves, ForSuccessorsMayComeBeforeANodeHearsOfThem) {
   nodes[2].moves.add(kMove + 1);
   ASSERT_TRUE(nodes[2].has_values(kMove + 1));
   EXPECT_EQ(nodes[2].values(kMove + 1), std::vector<double>{3});
-}
-
-TEST_F(Moves, CrossWithoutValues) {
-  nodes[1].write({});
-  nodes[1].pool.finish(1, kWriter);
-  publish(1, 0);
-  run();
-  EXPECT_TRUE(nodes[0].has_values());
-  EXPECT_EQ(nodes[0].values().size(), 0U);
 }
 
 TEST_F(Moves, OfAnotherSessionAreIgnored) {

@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include <csignal>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -69,17 +68,13 @@ class QueuesOfNodes : public testing::Test {
   QueuesOfNodes() { heap.note_changes(nodes.changes()); }
 
   /// Opens a queue whose producers begin on node 1. Its memory is an extent of the master's heap.
-  std::shared_ptr<RemoteQueue> open(Milliseconds grace = Milliseconds(60'000)) {
+  std::shared_ptr<RemoteQueue> open() {
     QueueStart start;
     start.layout.producers = kProducers;
     start.layout.capacity = kCapacity;
     start.layout.arrays_count = 1;
     start.layout.batch_bytes = 1 << 15;
-    start.producers = {.name = "reader",
-                       .arguments = std::vector<std::byte>(3, std::byte{7}),
-                       .environment = {{"A", "b"}},
-                       .grace = grace,
-                       .start_timeout = Milliseconds(1000)};
+    start.producers = {.name = "reader", .grace = Milliseconds(60'000), .start_timeout = Milliseconds(1000)};
     const auto block_memory = heap.allocate(block_bytes_of(start.layout), SharedHeap::Contents::any, "a test");
     heap.leave_to_nodes(block_memory);
     start.layout.memory = heap.allocate(start.layout.memory_bytes(), SharedHeap::Contents::any, "a test");
@@ -124,68 +119,14 @@ class QueuesOfNodes : public testing::Test {
   std::uint64_t memory = 0;  // offset of the memory of the queue
 
   FakeProducers::Life life;
-  std::optional<QueueStart> started;
   std::optional<Error> start_fails;
   QueueBlock there;
-  NodeQueues agent{mailboxes.at(1), other.segment(), [this](const QueueStart& start, QueueBlock block) {
+  NodeQueues agent{mailboxes.at(1), other.segment(), [this](const QueueStart&, QueueBlock block) {
                      if (start_fails) throw Error(*start_fails);
-                     started = start;
                      there = block;
                      return std::make_unique<FakeProducers>(life, kProducers);
                    }};
 };
-
-TEST_F(QueuesOfNodes, StartOnTheOtherNodeAtTheSameOffsets) {
-  const auto queue = open();
-  ASSERT_TRUE(queue->first_starting());
-  deliver();
-  ASSERT_TRUE(started);
-  EXPECT_EQ(started->producers.name, "reader");
-  EXPECT_EQ(started->producers.arguments.size(), 3U);
-  EXPECT_EQ(started->producers.environment, (Variables{{"A", "b"}}));
-  EXPECT_EQ(there.header().memory, memory);
-  EXPECT_EQ(other.segment().offset_of(&there.header()), started->block);
-  EXPECT_EQ(there.producer(0).freed.load(), 2U);
-  EXPECT_TRUE(queue->first_starting()) << "they do not run yet";
-  EXPECT_EQ(queue->pid(1, 1), 501);
-  run_all();
-  deliver();
-  EXPECT_FALSE(queue->first_starting());
-  EXPECT_THAT(life.log, ElementsAre("watch"));
-}
-
-TEST_F(QueuesOfNodes, ReportWhatProducersPushAndHowTheyEnd) {
-  const auto queue = open();
-  deliver();
-  run_all();
-  there.batch(1).has_rows_here_only = true;
-  push(0, 1, 8);
-  push(0, 0, 5);
-  deliver();
-  const QueueBlock copy = queue->blocks().front();
-  EXPECT_EQ(copy.producer(0).pushed.load(), 2U);
-  EXPECT_EQ(copy.pushed_as(0, 0), 1);
-  EXPECT_EQ(copy.pushed_as(0, 1), 0);
-  EXPECT_EQ(copy.batch(1).rows[0], 8);
-  EXPECT_TRUE(copy.batch(1).has_rows_here_only);
-  EXPECT_FALSE(copy.batch(0).has_rows_here_only);
-  EXPECT_EQ(copy.batch(0).rows[0], 5);
-  EXPECT_EQ(copy.producer(1).pushed.load(), 0U);
-  EXPECT_FALSE(agent.has_news());
-  push(1, 2, 1);
-  EXPECT_TRUE(agent.has_news());
-  there.producer(1).error_kind = ErrorKind::function;
-  there.producer(1).native_code = 4;
-  put_text(there.producer(1).message, "no such file");
-  there.producer(1).state = ProducerState::failed;
-  there.producer(0).state = ProducerState::ended;
-  deliver();
-  EXPECT_EQ(copy.producer(0).state.load(), ProducerState::ended);
-  ASSERT_EQ(copy.producer(1).state.load(), ProducerState::failed);
-  EXPECT_EQ(copy.producer(1).pushed.load(), 1U);
-  EXPECT_EQ(get_text(copy.producer(1).message), "no such file");
-  EXPECT_EQ(copy.producer(1).native_code, 4);
-}
 
 TEST_F(QueuesOfNodes, FreeBatchesInTheOrderOfTheMaster) {
   const auto queue = open();
@@ -220,28 +161,6 @@ TEST_F(QueuesOfNodes, DoNotLoseTheirMemoryToWhatWasFreedBefore) {
   EXPECT_EQ(*other.segment().at(later), std::byte{0}) << "what came later does travel";
 }
 
-TEST_F(QueuesOfNodes, ReportALostProducerAfterWhatItHasPushed) {
-  const auto queue = open();
-  deliver();
-  run_all();
-  deliver();
-  push(1, 2, 8);
-  life.ends[1] = FakePool::killed();
-  life.lost = 1;
-  EXPECT_FALSE(queue->has_trouble());
-  deliver();
-  ASSERT_TRUE(queue->has_trouble());
-  EXPECT_EQ(queue->blocks().front().producer(1).pushed.load(), 1U);
-  const auto loss = queue->first_loss();
-  EXPECT_EQ(loss->node, 1);
-  EXPECT_EQ(loss->producer.producer, 1);
-  EXPECT_EQ(loss->producer.pid, 501);
-  EXPECT_EQ(loss->producer.wait_status, SIGKILL);
-  EXPECT_EQ(loss->producer.cause, describe_status(SIGKILL));
-  EXPECT_THAT(loss->producer.last_stderr, ElementsAre("words of 1"));
-  EXPECT_FALSE(agent.has_news()) << "it is told once";
-}
-
 TEST_F(QueuesOfNodes, ReportAStartThatFails) {
   start_fails = Error(ErrorKind::system, "no more processes", EAGAIN);
   const auto queue = open();
@@ -256,52 +175,6 @@ TEST_F(QueuesOfNodes, ReportAStartThatFails) {
   EXPECT_TRUE(queue->have_ended()) << "there is nothing to end";
 }
 
-TEST_F(QueuesOfNodes, EndByThemselvesWithinTheGracePeriod) {
-  const auto queue = open();
-  deliver();
-  run_all();
-  deliver();
-  queues.end(*queue, QueueEnd::close);
-  deliver();
-  EXPECT_TRUE(there.header().closes.load());
-  EXPECT_FALSE(queue->have_ended());
-  EXPECT_EQ(queue->first_running(), 1);
-  for (int producer = 0; producer < kProducers; ++producer) life.ends[producer] = {0, "exited"};
-  deliver();
-  EXPECT_TRUE(queue->have_ended());
-  EXPECT_FALSE(queue->first_bad_end());
-  EXPECT_FALSE(queue->is_left());
-  EXPECT_THAT(life.log, ElementsAre("watch", "expect ends", "gone"));
-}
-
-TEST_F(QueuesOfNodes, AreKilledWhenTheGracePeriodIsOver) {
-  const auto queue = open(Milliseconds(0));
-  deliver();
-  run_all();
-  deliver();
-  life.ends[0] = {0, "exited"};
-  queues.end(*queue, QueueEnd::close);
-  deliver();
-  deliver();
-  ASSERT_TRUE(queue->have_ended());
-  const auto bad = queue->first_bad_end();
-  ASSERT_TRUE(bad);
-  EXPECT_EQ(bad->producer.producer, 1);
-  EXPECT_THAT(bad->producer.cause, HasSubstr("did not end within 0 ms and was killed"));
-  EXPECT_THAT(life.log, ElementsAre("watch", "expect ends", "kill all", "gone"));
-}
-
-TEST_F(QueuesOfNodes, AreKilledAtOnceIfTheProgramDropsTheQueue) {
-  const auto queue = open();
-  deliver();
-  queues.end(*queue, QueueEnd::close);
-  deliver();
-  queues.end(*queue, QueueEnd::kill);
-  deliver();
-  EXPECT_TRUE(queue->have_ended());
-  EXPECT_FALSE(queue->first_bad_end());
-}
-
 TEST_F(QueuesOfNodes, SayIfAKilledProducerIsLeft) {
   life.dies_when_killed = false;
   const auto queue = open();
@@ -312,15 +185,6 @@ TEST_F(QueuesOfNodes, SayIfAKilledProducerIsLeft) {
   life.ends[0] = life.ends[1] = FakePool::killed();
   deliver();
   EXPECT_TRUE(queue->have_ended());
-}
-
-TEST_F(QueuesOfNodes, AreOverWhenTheNodeIsLost) {
-  const auto queue = open();
-  deliver();
-  queues.lose(1);
-  EXPECT_TRUE(queue->is_node_lost());
-  EXPECT_TRUE(queue->have_ended());
-  EXPECT_TRUE(queue->is_left()) << "nobody knows what is left there";
 }
 
 TEST_F(QueuesOfNodes, IgnoreWhatComesForAQueueThatIsOver) {

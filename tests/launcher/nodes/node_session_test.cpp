@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include <csignal>
 #include <functional>
 #include <map>
 #include <span>
@@ -23,7 +22,6 @@ namespace {
 
 using namespace detail;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 /// Ranks 2 and 3 are on node 1. The test is the master.
 class OnOtherNode : public testing::Test {
@@ -59,7 +57,6 @@ class OnOtherNode : public testing::Test {
     if (messages_.size() != 1) throw std::runtime_error(std::to_string(messages_.size()) + " messages came");
     return {messages_.front(), "node 1"};
   }
-  void tell(MessageKind kind) { take(MessageWriter(kind)); }
   void take(MessageWriter from) {
     const auto bytes = from.take();
     MessageReader message(bytes, "the master");
@@ -109,45 +106,6 @@ class OnOtherNode : public testing::Test {
   std::vector<std::vector<std::byte>> messages_;
 };
 
-TEST_F(OnOtherNode, ReportsThatWorkersAreReadyAndWatchesThem) {
-  EXPECT_TRUE(session->report());
-  const auto messages = received();
-  ASSERT_EQ(messages.size(), 2U);
-  for (int i = 0; i < 2; ++i) {
-    MessageReader message(messages[static_cast<std::size_t>(i)], "node 1");
-    ASSERT_EQ(message.kind(), MessageKind::rank_state);
-    EXPECT_EQ(take_rank_state(message, masters.control()), 2 + i);
-    EXPECT_EQ(masters.control().worker(2 + i).start.load(), StartState::ready);
-  }
-  EXPECT_THAT(pool->log, ElementsAre("start", "watch"));
-  EXPECT_FALSE(session->report());
-}
-
-TEST_F(OnOtherNode, ReportsALostWorkerAndHowItEnded) {
-  session->report();
-  received();
-  pool->set_phase(3, 7, Phase::function);
-  pool->stderr_lines[3] = {"last words"};
-  pool->kill_note = ", the machine ran out of memory";
-  pool->die(3, FakePool::killed());
-  EXPECT_TRUE(session->report());
-  const auto messages = received();
-  ASSERT_EQ(messages.size(), 2U);
-  MessageReader lost(messages[0], "node 1");
-  ASSERT_EQ(lost.kind(), MessageKind::rank_lost);
-  EXPECT_EQ(take_rank_lost(lost, masters.control()), 3);
-  EXPECT_EQ(masters.control().worker(3).progress.load(), progress_word(7, Phase::function));
-  MessageReader ended(messages[1], "node 1");
-  ASSERT_EQ(ended.kind(), MessageKind::rank_end);
-  RankEnd end;
-  EXPECT_EQ(take_rank_end(ended, masters.control(), end), 3);
-  EXPECT_EQ(end.end.wait_status, SIGKILL);
-  EXPECT_THAT(end.end.cause, HasSubstr("the machine ran out of memory"));
-  EXPECT_THAT(end.last_stderr, ElementsAre("last words"));
-  std::this_thread::sleep_for(Milliseconds(10));
-  EXPECT_FALSE(session->report()) << "each loss is reported once";
-}
-
 TEST_F(OnOtherNode, ReportsWhatALostWorkerHadFinishedBeforeItsLoss) {
   session->report();
   received();
@@ -185,79 +143,6 @@ TEST_F(OnOtherNode, ReportsTheFirstLossFirst) {
     if (message.kind() == MessageKind::rank_lost) ranks.push_back(take_rank_lost(message, masters.control()));
   }
   EXPECT_THAT(ranks, ElementsAre(3, 2));
-}
-
-TEST_F(OnOtherNode, ReportsWorkersThatEndAtAClose) {
-  session->report();
-  received();
-  tell(MessageKind::expect_ends);
-  pool->end_by_itself(2);
-  pool->end_by_itself(3);
-  std::this_thread::sleep_for(Milliseconds(10));
-  EXPECT_TRUE(session->report());
-  std::vector<int> ranks;
-  for (const auto& bytes : received()) {
-    MessageReader message(bytes, "node 1");
-    ASSERT_EQ(message.kind(), MessageKind::rank_end);
-    RankEnd end;
-    ranks.push_back(take_rank_end(message, masters.control(), end));
-    EXPECT_EQ(end.end.wait_status, 0);
-  }
-  EXPECT_THAT(ranks, ElementsAre(2, 3));
-}
-
-TEST_F(OnOtherNode, SaysWhereBusyWorkersAre) {
-  session->report();
-  received();
-  const auto id = give_command();
-  pool->set_phase(3, id, Phase::function);
-  pool->stop_signals[3] = SIGSTOP;
-  pool->control().worker(3).collective_command.store(id);
-  pool->control().worker(3).collective_step.store(7);
-  session->report();
-  MessageReader progress = one();
-  ASSERT_EQ(progress.kind(), MessageKind::progress);
-  EXPECT_EQ(take_progress(progress, masters.control()).rank, 2);
-  EXPECT_EQ(take_progress(progress, masters.control()).stop_signal, SIGSTOP);
-  EXPECT_EQ(masters.control().worker(3).progress.load(), progress_word(id, Phase::function));
-  EXPECT_EQ(masters.control().worker(3).collective_command.load(), id);
-  EXPECT_EQ(masters.control().worker(3).collective_step.load(), 7U);
-}
-
-TEST_F(OnOtherNode, SendsWhatBusyAndLostWorkersHaveRecordedForAProfile) {
-  start.timelines_offset = pool->control().header().heap_offset;
-  auto owned = std::make_unique<FakePool>(4);
-  pool = owned.get();
-  pool->control().header().place = start.place;
-  session.emplace(*group, start, std::move(owned));
-  masters.control().header().timelines_offset = start.timelines_offset;
-  TimelineReceiver receiver(masters.control(), masters.segment());
-  session->report();
-  received();
-  const auto id = give_command();
-  auto& timeline = pool->segment().at<Timeline>(start.timelines_offset)[3];
-  timeline.add(progress_word(id, Phase::function));
-  session->report();
-  MessageReader progress = one();
-  ASSERT_EQ(progress.kind(), MessageKind::progress);
-  for (const int rank : {2, 3}) {
-    EXPECT_EQ(take_progress(progress, masters.control()).rank, rank);
-    receiver.take(progress, rank);
-  }
-  EXPECT_TRUE(progress.is_at_end());
-  const auto& known = masters.segment().at<Timeline>(start.timelines_offset)[3];
-  EXPECT_EQ(known.written(), 1U);
-  timeline.add(progress_word(id, Phase::collective));
-  pool->die(3, FakePool::killed());
-  session->report();
-  for (const auto& bytes : received()) {
-    MessageReader message(bytes, "node 1");
-    if (message.kind() != MessageKind::rank_lost) continue;
-    take_rank_lost(message, masters.control());
-    receiver.take(message, 3);
-  }
-  ASSERT_EQ(known.written(), 2U);
-  EXPECT_EQ(known.at(1)->progress, progress_word(id, Phase::collective));
 }
 
 TEST_F(OnOtherNode, LearnsOfLossesOnOtherNodes) {
@@ -335,15 +220,6 @@ TEST_F(OnOtherNode, SaysWhyASuccessorWasNotStarted) {
 TEST_F(OnOtherNode, RefusesSuccessorsOfRanksThatDoNotExist) {
   EXPECT_THROW(replace({{.rank = 4, .last = 5, .received = 1}}), Error);
 }
-
-TEST_F(OnOtherNode, KillsWorkersThatTheMasterGivesUp) {
-  session->report();
-  received();
-  tell(MessageKind::kill_all);
-  EXPECT_THAT(pool->log, testing::Contains("kill all"));
-}
-
-TEST_F(OnOtherNode, RefusesMessagesThatBelongToNoSession) { EXPECT_THROW(tell(MessageKind::hello), Error); }
 
 }  // namespace
 }  // namespace syncrun::test

@@ -81,16 +81,6 @@ std::string message_in(const Bundle& bundle, int node) {
   return message ? words_in(*message) : "nothing";
 }
 
-TEST(Bundles, GiveEachNodeItsRowOfPieces) {
-  Bundle bundle(7, 2);
-  const auto same = bundle.add_piece(bytes_of("same "));
-  bundle.add(2, std::array{same, bundle.add_piece(bytes_of("two"))});
-  bundle.add(5, std::array{same, bundle.add_piece(bytes_of("five"))});
-  EXPECT_EQ(message_in(bundle, 2), "same two");
-  EXPECT_EQ(message_in(bundle, 5), "same five");
-  EXPECT_EQ(message_in(bundle, 3), "nothing");
-}
-
 TEST(Bundles, TravelInPartsThatHaveOnlyWhatABranchNeeds) {
   Bundle bundle(7, 2);
   const std::string large(1000, 'x');
@@ -204,28 +194,6 @@ class Relays : public testing::Test {
   Clock::time_point now{};
 };
 
-TEST_F(Relays, GiveEachNodeItsOwnMessage) {
-  Bundle bundle(1);
-  for (int node = 1; node < 7; ++node) {
-    const auto piece = bundle.add_piece(done("for node " + std::to_string(node)));
-    bundle.add(node, {&piece, 1});
-  }
-  root.send(bundle);
-  EXPECT_EQ(sent_by(0), 2);
-  EXPECT_EQ(next_of_master(one, 1), "for node 1");
-  EXPECT_EQ(next_of_master(two, 2), "for node 2");
-  EXPECT_EQ(next_of_master(three, 3), "for node 3");
-  EXPECT_EQ(sent_by(2), 0);
-}
-
-TEST_F(Relays, PassAMessageOnThatIsNotForThem) {
-  root.send(3, done("rank 9 alone"));
-  EXPECT_EQ(sent_by(0), 1);
-  EXPECT_EQ(next_of_master(one, 1), "not for this node");
-  EXPECT_EQ(next_of_master(two, 2), "nothing");
-  EXPECT_EQ(next_of_master(three, 3), "rank 9 alone");
-}
-
 TEST_F(Relays, CombineTheReportsOfABranch) {
   send_to({1, 2, 3}, 1);
   finish(two, 1, "two");
@@ -275,16 +243,6 @@ TEST_F(Relays, TellOfAFailureAtOnceOnTheWholeWay) {
   const Arrived arrived = next_reports(0);
   EXPECT_TRUE(arrived.is_urgent);
   EXPECT_THAT(arrived.messages, ElementsAre(Pair(2, "it failed")));
-}
-
-TEST_F(Relays, SendOtherMessagesAtOnceAndInOrder) {
-  send_to({1, 2, 3}, 1);
-  finish(one, 1, "first");
-  two.send(done("second"));
-  pass_reports();
-  one.send(done("third"));
-  EXPECT_THAT(next_reports(0).messages, ElementsAre(Pair(1, "first"), Pair(2, "second")));
-  EXPECT_THAT(next_reports(0).messages, ElementsAre(Pair(1, "third")));
 }
 
 TEST_F(Relays, DoNotCollectLargeReports) {

@@ -58,20 +58,13 @@ class TimelinesOfAnotherNode : public testing::Test {
     there(rank).add(progress_word(id, Phase::function), at_ns + inputs_ns);
     there(rank).add(progress_word(id, Phase::idle), at_ns + inputs_ns + function_ns);
   }
-  std::size_t report(int rank) {
+  void report(int rank) {
     MessageWriter writer(MessageKind::done);
     sender->put(writer, rank);
     const auto bytes = writer.take();
     MessageReader reader(bytes, "node 1");
     receiver->take(reader, rank);
     EXPECT_TRUE(reader.is_at_end());
-    return bytes.size();
-  }
-  CallProfile line_of(int rank) {
-    for (const CallProfile& line : profiler->calls()) {
-      if (line.rank == rank) return line;
-    }
-    return {};
   }
   struct Span {
     std::string name;
@@ -82,7 +75,7 @@ class TimelinesOfAnotherNode : public testing::Test {
   std::vector<Span> spans_of(int row) {
     profiler->close();
     std::vector<Span> spans;
-    std::istringstream lines(text_of(settings.trace));
+    std::istringstream lines(::text_of(settings.trace));
     for (std::string line; std::getline(lines, line);) {
       int found = 0;
       double begin = 0;
@@ -104,24 +97,6 @@ class TimelinesOfAnotherNode : public testing::Test {
   std::optional<TimelineSender> sender;
   std::optional<TimelineReceiver> receiver;
 };
-
-TEST_F(TimelinesOfAnotherNode, CountAsDurationsWhateverTheClockThereSays) {
-  begin();
-  for (const std::int64_t clock : {std::int64_t{5}, std::int64_t{1} << 60U}) {
-    send(clock == 5 ? 1 : 2, 2);
-    std::this_thread::sleep_for(Milliseconds(30));
-    run(clock == 5 ? 1 : 2, 2, clock, 2 * kMs, 8 * kMs);
-    report(2);
-    profiler->end(clock == 5 ? 1 : 2);
-  }
-  const CallProfile line = line_of(2);
-  EXPECT_EQ(line.calls, 2);
-  EXPECT_EQ(line.whole.total, nanoseconds(20 * kMs));
-  EXPECT_EQ(line.inputs.total, nanoseconds(4 * kMs));
-  EXPECT_EQ(line.function.total, nanoseconds(16 * kMs));
-  EXPECT_GE(line_of(-1).whole.median, nanoseconds(29 * kMs)) << "until the master has heard of the end";
-  EXPECT_EQ(line_of(3).calls, 0);
-}
 
 TEST_F(TimelinesOfAnotherNode, LieBetweenTheSendingAndTheReceipt) {
   begin();
@@ -175,33 +150,6 @@ TEST_F(TimelinesOfAnotherNode, NeverEndAfterTheReceiptAlthoughTheClockThereIsFas
   EXPECT_LT(spans.back().end_ms - spans.back().begin_ms, 500);
 }
 
-TEST_F(TimelinesOfAnotherNode, ShowAPhaseThatHasNotEnded) {
-  begin();
-  send(7, 2, "slow");
-  there(2).add(progress_word(7, Phase::function), 100);
-  report(2);
-  const auto spans = spans_of(3);
-  ASSERT_EQ(spans.size(), 2U);
-  EXPECT_EQ(spans[0].name, "function");
-  EXPECT_EQ(spans[1].name, "slow");
-}
-
-TEST_F(TimelinesOfAnotherNode, ArriveInParts) {
-  begin();
-  send(1, 2);
-  std::this_thread::sleep_for(Milliseconds(20));
-  there(2).add(progress_word(1, Phase::inputs), 50 * kMs);
-  report(2);
-  report(2);
-  there(2).add(progress_word(1, Phase::function), 53 * kMs);
-  report(2);
-  there(2).add(progress_word(1, Phase::idle), 58 * kMs);
-  report(2);
-  profiler->end(1);
-  EXPECT_EQ(line_of(2).inputs.total, nanoseconds(3 * kMs));
-  EXPECT_EQ(line_of(2).function.total, nanoseconds(5 * kMs));
-}
-
 TEST_F(TimelinesOfAnotherNode, CountEventsThatCameTooFast) {
   settings.profile = folder.at("table");
   begin();
@@ -212,33 +160,7 @@ TEST_F(TimelinesOfAnotherNode, CountEventsThatCameTooFast) {
   report(2);
   profiler->end(1);
   profiler->close();
-  EXPECT_THAT(text_of(settings.profile), testing::HasSubstr("357 events came too fast to be read, and are missing"));
-}
-
-TEST_F(TimelinesOfAnotherNode, LeaveOutTheStartOfTheWorker) {
-  begin();
-  there(2).add(progress_word(0, Phase::device), 10);
-  there(2).add(progress_word(0, Phase::idle), 20);
-  report(2);
-  EXPECT_TRUE(spans_of(3).empty());
-}
-
-TEST_F(TimelinesOfAnotherNode, AreNotSentIfNoneAreKept) {
-  begin();
-  other.control().header().timelines_offset = pool.control().header().timelines_offset = 0;
-  EXPECT_EQ(report(2), 1U) << "only the kind of the message";
-}
-
-TEST_F(TimelinesOfAnotherNode, HaveRowsWithTheNameOfTheNode) {
-  begin();
-  profiler->close();
-  EXPECT_THAT(text_of(settings.trace), testing::HasSubstr("\"rank 2 (b:cpu0)\""));
-}
-
-TEST_F(TimelinesOfAnotherNode, HaveMemoryBeforeTheWorkersStart) {
-  reserve_timelines(other.segment(), other.control().header());
-  other.control().header().timelines_offset = 0;
-  reserve_timelines(other.segment(), other.control().header());
+  EXPECT_THAT(::text_of(settings.profile), testing::HasSubstr("357 events came too fast to be read, and are missing"));
 }
 
 }  // namespace

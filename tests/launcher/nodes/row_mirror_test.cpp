@@ -73,20 +73,6 @@ class Mirror : public testing::Test {
   RowMirror mirror;
 };
 
-TEST_F(Mirror, SendsTheRowsOfTheNodeOnce) {
-  EXPECT_THAT(missing(), ElementsAre(rows(20, 40)));
-  EXPECT_THAT(missing(), IsEmpty());
-}
-
-TEST_F(Mirror, SendsOnlyWhatIsNotThere) {
-  use_slice(0, 20);
-  EXPECT_THAT(missing(), ElementsAre(rows(10, 20)));
-  use_slice(10, 40);
-  EXPECT_THAT(missing(), ElementsAre(rows(26, 40)));
-  use_slice(0, 40);
-  EXPECT_THAT(missing(), ElementsAre(rows(20, 26)));
-}
-
 TEST_F(Mirror, SendsNothingThatTheNodeHasWrittenItself) {
   mirror.note({HeapChange::Kind::rows_there, kArray, kRows * kRowBytes});
   EXPECT_THAT(missing(), IsEmpty());
@@ -95,15 +81,6 @@ TEST_F(Mirror, SendsNothingThatTheNodeHasWrittenItself) {
   write(30, 31);
   mirror.note({HeapChange::Kind::rows_there, kArray, kRows * kRowBytes});
   EXPECT_THAT(missing(), IsEmpty()) << "the node has written it again";
-}
-
-TEST_F(Mirror, SendsRowsAgainThatHaveChanged) {
-  missing();
-  write(0, 22);
-  write(30, 31);
-  EXPECT_THAT(missing(), ElementsAre(rows(20, 22), rows(30, 31)));
-  write(0, kRows);
-  EXPECT_THAT(missing(), ElementsAre(rows(20, 40)));
 }
 
 TEST_F(Mirror, SendsTheWholeArrayOfABroadcast) {

@@ -133,7 +133,7 @@ TEST_P(MessagesAlongATree, OfANodeKeepTheirOrderAndNoneIsLost) {
   EXPECT_EQ(got_up, sent_up);
 }
 
-INSTANTIATE_TEST_SUITE_P(OfNodes, MessagesAlongATree, testing::Values(2, 3, 4, 5, 8, 16, 23, 40),
+INSTANTIATE_TEST_SUITE_P(OfNodes, MessagesAlongATree, testing::Values(2, 5, 23),
                          [](const auto& test) { return std::to_string(test.param); });
 
 // ---- calls
@@ -393,7 +393,7 @@ TEST_P(CallsAlongATree, OnOneNodeDoNotWaitForOthers) {
   EXPECT_EQ(calls.is_complete(slow), net.nodes() == 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(OnNodes, CallsAlongATree, testing::Values(2, 3, 5, 9, 16, 40),
+INSTANTIATE_TEST_SUITE_P(OnNodes, CallsAlongATree, testing::Values(2, 5, 16),
                          [](const auto& test) { return std::to_string(test.param); });
 
 }  // namespace

@@ -3,11 +3,12 @@
 
 #include <gmock/gmock.h>
 
-#include <cstring>
-#include <random>
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
 
 #include "common/os/heap_log.hpp"
-#include "common/protocol/variable_entry.hpp"
 #include "launcher/calls/call_table.hpp"
 #include "launcher/nodes/agent.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
@@ -55,8 +56,8 @@ class TwoNodes : public testing::Test {
     EXPECT_EQ(command.id, entry.command());
     return &command;
   }
-  /// The rank runs its next command, which gives this number.
-  void run(int rank, double number, Vote vote = Vote::ok) {
+  /// The rank runs its next command.
+  void run(int rank, Vote vote = Vote::ok) {
     const Command* const command = next_command(rank);
     ASSERT_NE(command, nullptr);
     Outbox& outbox = other.control().outbox(*command, rank);
@@ -67,7 +68,6 @@ class TwoNodes : public testing::Test {
     outbox.error_kind = ErrorKind::function;
     outbox.failed_phase = Phase::function;
     put_text(outbox.message, "it failed");
-    std::memcpy(outbox.outputs[0].scalar.data(), &number, sizeof number);
     finish(rank, *command);
   }
   void finish(int rank, const Command& command) {
@@ -76,53 +76,22 @@ class TwoNodes : public testing::Test {
   }
   /// Lets all messages arrive.
   void deliver() {
-    while (deliver_to_agent() || deliver_to_master()) {
+    for (bool has_come = true; has_come;) {
+      has_come = false;
+      while (const auto next = mailboxes.at(1).receive()) {
+        has_come = true;
+        MessageReader message(next->message, "the master");
+        agent->take(message);
+      }
+      has_come = agent->report() || has_come;
+      while (const auto next = mailboxes.at(0).receive()) {
+        has_come = true;
+        MessageReader message(next->message, "node 1");
+        nodes.take_done(message);
+      }
     }
-  }
-  bool deliver_to_agent() {
-    bool received = false;
-    while (const auto next = mailboxes.at(1).receive()) {
-      received = true;
-      MessageReader message(next->message, "the master");
-      agent->take(message);
-    }
-    return agent->report() || received;
-  }
-  bool deliver_to_master() {
-    bool received = false;
-    while (const auto next = mailboxes.at(0).receive()) {
-      received = true;
-      MessageReader message(next->message, "node 1");
-      nodes.take_done(message);
-    }
-    return received;
-  }
-  double number_of(std::uint64_t id, int rank) {
-    double number = 0;
-    std::memcpy(&number, calls.outbox(id, rank).outputs[0].scalar.data(), sizeof number);
-    return number;
   }
   void collect(std::uint64_t id) { calls.release(id, nullptr); }
-  std::uint64_t make_variable() {
-    const auto offset = heap.allocate(VariableEntry::bytes(kWorldSize), SharedHeap::Contents::zero, "a test");
-    auto& entry = *pool.segment().at<VariableEntry>(offset);
-    entry.dtype = DType::float64;
-    entry.dimensions = 1;
-    return offset;
-  }
-  /// A transfer of so many elements on rank 2, which is not sent yet. Also returns where the values are.
-  std::pair<std::uint64_t, std::uint64_t> publish_transfer(TransferDirection direction, std::uint64_t variable,
-                                                           std::size_t count) {
-    const auto values = heap.allocate(count * sizeof(double), SharedHeap::Contents::any, "a test");
-    heap.send_by_rows(values);
-    const auto parts = heap.allocate(kWorldSize * sizeof(TransferSlot), SharedHeap::Contents::zero, "a test");
-    pool.segment().at<TransferSlot>(parts)[2] = {variable, values, {static_cast<std::int64_t>(count)}, true, false};
-    auto& transfer = calls.next(RankSet::only(2), Milliseconds(0)).begin<TransferPayload>();
-    transfer.direction = direction;
-    transfer.variables_count = 1;
-    transfer.parts = parts;
-    return {calls.publish(), values};
-  }
 
   FakePool pool{kWorldSize};
   FakePool other{kWorldSize};
@@ -137,31 +106,12 @@ class TwoNodes : public testing::Test {
   std::array<std::uint64_t, kWorldSize> received_{};
 };
 
-TEST_F(TwoNodes, RunACommandAndReportItsOutcome) {
-  const auto id = publish(calls.all_ranks());
-  EXPECT_EQ(next_command(2), nullptr);
-  deliver();
-  run(2, 2.5);
-  deliver();
-  pool.finish(0, id);
-  pool.finish(1, id);
-  EXPECT_FALSE(calls.is_complete(id)) << "rank 3 is still busy";
-  EXPECT_TRUE(agent->is_busy());
-  run(3, 3.5);
-  deliver();
-  EXPECT_TRUE(calls.is_complete(id));
-  EXPECT_FALSE(agent->is_busy());
-  EXPECT_FALSE(calls.has_failed(id));
-  EXPECT_EQ(number_of(id, 2), 2.5);
-  EXPECT_EQ(number_of(id, 3), 3.5);
-}
-
 TEST_F(TwoNodes, ReportAllRanksOfANodeInOneMessage) {
   const auto id = publish(calls.all_ranks());
   deliver();
-  run(2, 2.5);
+  run(2);
   agent->report();
-  run(3, 3.5);
+  run(3);
   deliver();
   EXPECT_EQ(mailboxes.at(1).sent, 1);
   EXPECT_EQ(pool.control().worker(2).done.load(), id);
@@ -171,7 +121,7 @@ TEST_F(TwoNodes, ReportAllRanksOfANodeInOneMessage) {
 TEST_F(TwoNodes, ReportARankSoonIfAnotherOneIsLate) {
   const auto id = publish(calls.all_ranks());
   deliver();
-  run(2, 2.5);
+  run(2);
   deliver();
   EXPECT_TRUE(agent->has_news());
   const auto begin = Clock::now();
@@ -183,51 +133,9 @@ TEST_F(TwoNodes, ReportARankSoonIfAnotherOneIsLate) {
 TEST_F(TwoNodes, ReportAFailureAtOnce) {
   const auto id = publish(calls.all_ranks());
   deliver();
-  run(2, 0, Vote::failed);
+  run(2, Vote::failed);
   deliver();
   EXPECT_EQ(pool.control().worker(2).done.load(), id);
-}
-
-TEST_F(TwoNodes, ReportEverythingIfAsked) {
-  const auto id = publish(calls.all_ranks());
-  deliver();
-  run(2, 2.5);
-  EXPECT_TRUE(agent->report_all());
-  deliver();
-  EXPECT_EQ(pool.control().worker(2).done.load(), id);
-}
-
-TEST_F(TwoNodes, HearOnlyOfTheirOwnCommands) {
-  publish(RankSet::only(1));
-  EXPECT_EQ(mailboxes.at(0).sent, 0);
-  publish(RankSet::only(3));
-  deliver();
-  EXPECT_EQ(next_command(2), nullptr);
-  EXPECT_NE(next_command(3), nullptr);
-}
-
-TEST_F(TwoNodes, FindWhatACommandRefersToAtTheSameOffset) {
-  const auto offset = heap.allocate(100, SharedHeap::Contents::any, "a test");
-  std::memset(pool.segment().at(offset), 7, 100);
-  publish(RankSet::only(0));  // the other node learns of it later
-  CommandHead& head = calls.next(RankSet::only(2), Milliseconds(250));
-  CallPayload& call = head.begin<CallPayload>();
-  call.arguments_count = 2;
-  call.function = offset;
-  Command& slot = calls.next_slot();
-  std::memset(slot.bytes.data(), 9, slot.bytes.size());
-  slot.arguments[0] = {.kind = ArgumentKind::value, .offset = offset, .bytes = 100};
-  slot.arguments[1] = {.kind = ArgumentKind::value, .offset = pool.segment().offset_of(slot.bytes.data()), .bytes = 8};
-  send(calls.publish());
-  deliver();
-  const Command* const command = next_command(2);
-  ASSERT_NE(command, nullptr);
-  EXPECT_EQ(command->timeout_ms, 250);
-  EXPECT_EQ(command->ranks, RankSet::only(2));
-  EXPECT_EQ(command->call().function, offset);
-  EXPECT_EQ(other.segment().at(command->arguments[0].offset)[99], std::byte{7});
-  EXPECT_EQ(other.segment().at(command->arguments[1].offset)[7], std::byte{9});
-  EXPECT_EQ(other.segment().offset_of(command->bytes.data()), command->arguments[1].offset);
 }
 
 TEST_F(TwoNodes, LearnEachChangeOfTheHeapOnce) {
@@ -242,56 +150,6 @@ TEST_F(TwoNodes, LearnEachChangeOfTheHeapOnce) {
   publish(RankSet::only(2));
   deliver();
   EXPECT_EQ(other.segment().at(offset)[100], std::byte{5});
-}
-
-TEST_F(TwoNodes, GetTheValuesOfATransferAndReportTheShapesOfCopies) {
-  const std::uint64_t variable = make_variable();
-  const std::vector<double> values(20'000, 2.5);
-  const auto [id, from] = publish_transfer(TransferDirection::to_variable, variable, values.size());
-  std::memcpy(pool.segment().at(from), values.data(), values.size() * sizeof(double));
-  send(id);
-  deliver();
-  const Command* const command = next_command(2);
-  ASSERT_NE(command, nullptr);
-  EXPECT_EQ(other.segment().at<double>(from)[values.size() - 1], 2.5);
-  VariableCopy& copy = other.segment().at<VariableEntry>(variable)->copies()[2];
-  copy.extents[0] = static_cast<std::int64_t>(values.size());
-  copy.capacity_bytes = values.size() * sizeof(double);
-  finish(2, *command);
-  deliver();
-  const VariableCopy& known = pool.segment().at<VariableEntry>(variable)->copies()[2];
-  EXPECT_EQ(known.extents, copy.extents);
-  EXPECT_EQ(known.capacity_bytes, copy.capacity_bytes);
-  EXPECT_EQ(pool.segment().at<VariableEntry>(variable)->copies()[3].capacity_bytes, 0U) << "it took no part";
-}
-
-TEST_F(TwoNodes, LearnTheShapesOfWhatStaysOnADevice) {
-  const std::uint64_t kept = make_variable();
-  const std::uint64_t moved = make_variable();
-  CallPayload& call = calls.next(RankSet::only(2), Milliseconds(0)).begin<CallPayload>();
-  call.outputs_count = 1;
-  calls.next_slot().outputs[0] = {
-      .dtype = DType::float64, .reduction = Reduction::gather, .dimensions = 1, .is_kept = true};
-  calls.next_slot().kept[0] = kept;
-  send(calls.publish());
-  calls.next(RankSet::only(2), Milliseconds(0)).begin<MovePayload>() = {moved, 3};
-  send(calls.publish());
-  deliver();
-  for (const std::uint64_t variable : {kept, moved}) {
-    const Command* const command = next_command(2);
-    ASSERT_NE(command, nullptr);
-    if (variable == kept) {
-      EXPECT_EQ(command->kept[0], kept);
-    }
-    other.control().outbox(*command, 2).vote = Vote::ok;
-    VariableCopy& copy = other.segment().at<VariableEntry>(variable)->copies()[2];
-    copy.extents = {7};
-    copy.capacity_bytes = 56;
-    finish(2, *command);
-    deliver();
-    EXPECT_EQ(pool.segment().at<VariableEntry>(variable)->copies()[2].extents, copy.extents);
-    EXPECT_EQ(pool.segment().at<VariableEntry>(variable)->copies()[2].capacity_bytes, 56U);
-  }
 }
 
 TEST_F(TwoNodes, NeitherBeginNorReportWhatWasForgotten) {
@@ -325,97 +183,12 @@ TEST_F(TwoNodes, NeitherBeginNorReportWhatWasForgotten) {
   EXPECT_LT(given, waiting);
 }
 
-TEST_F(TwoNodes, MoveRowsToAndFromFilesWithoutAnyRows) {
-  const std::uint64_t variable = make_variable();
-  constexpr std::int64_t kElements = 1'000'000;
-  for (const FilesAction action : {FilesAction::write, FilesAction::read, FilesAction::take}) {
-    const std::uint64_t slots = heap.allocate(kWorldSize * sizeof(FilesSlot), SharedHeap::Contents::zero, "a test");
-    pool.segment().at<FilesSlot>(slots)[2] = {0, 0, {kElements}};
-    auto& files = calls.next(RankSet::only(2), Milliseconds(0)).begin<FilesPayload>();
-    files.action = action;
-    files.variable = variable;
-    files.slots = slots;
-    const std::size_t before = mailboxes.at(0).bytes_sent + mailboxes.at(1).bytes_sent;
-    send(calls.publish());
-    deliver();
-    const Command* const command = next_command(2);
-    ASSERT_NE(command, nullptr);
-    EXPECT_EQ(other.segment().at<const FilesSlot>(command->as<FilesPayload>().slots)[2].extents[0], kElements);
-    VariableCopy& copy = other.segment().at<VariableEntry>(variable)->copies()[2];
-    copy.extents[0] = kElements;
-    copy.capacity_bytes = kElements * sizeof(double);
-    other.control().outbox(*command, 2).vote = Vote::ok;
-    finish(2, *command);
-    deliver();
-    EXPECT_LT(mailboxes.at(0).bytes_sent + mailboxes.at(1).bytes_sent - before, 4096U);
-    const VariableCopy& known = pool.segment().at<VariableEntry>(variable)->copies()[2];
-    EXPECT_EQ(known.capacity_bytes, action == FilesAction::take ? copy.capacity_bytes : 0U)
-        << "only take changes copies";
-    EXPECT_EQ(known.extents[0], action == FilesAction::take ? kElements : 0);
-  }
-}
-
 TEST_F(TwoNodes, RefuseToPublishWhatOnlyTheMastersNodeCouldDecide) {
   const auto list = heap.allocate(sizeof(Dependency), SharedHeap::Contents::any, "a test");
   *pool.segment().at<Dependency>(list) = {1, 0, 0};
   calls.next(RankSet::only(2), Milliseconds(0)).begin<TransferPayload>();
   calls.set_dependencies(list, 1);
   EXPECT_THROW(send(calls.publish()), Error);
-}
-
-TEST_F(TwoNodes, SendTheValuesThatATransferFetches) {
-  const std::uint64_t variable = make_variable();
-  const auto [id, to] = publish_transfer(TransferDirection::from_variable, variable, 1000);
-  const std::size_t before = mailboxes.at(0).bytes_sent;
-  send(id);
-  EXPECT_LT(mailboxes.at(0).bytes_sent - before, 8000U) << "the room for the values stays here";
-  deliver();
-  const Command* const command = next_command(2);
-  ASSERT_NE(command, nullptr);
-  std::fill_n(other.segment().at<double>(to), 1000, 4.5);
-  finish(2, *command);
-  deliver();
-  EXPECT_TRUE(calls.is_complete(id));
-  EXPECT_EQ(pool.segment().at<double>(to)[999], 4.5);
-}
-
-TEST_F(TwoNodes, SendNoRowsThatTheOtherNodeHasWrittenItself) {
-  constexpr std::size_t kCount = 1000;
-  for (const int writer : {kThere.node, kThere.node + 1}) {
-    const auto [id, from] = publish_transfer(TransferDirection::to_variable, make_variable(), kCount);
-    std::fill_n(pool.segment().at<double>(from), kCount, 1.5);
-    std::fill_n(other.segment().at<double>(from), kCount, 2.5);
-    heap.note_rows_there(from, kCount * sizeof(double), writer);
-    send(id);
-    deliver();
-    const Command* const command = next_command(2);
-    ASSERT_NE(command, nullptr);
-    EXPECT_EQ(other.segment().at<double>(from)[kCount - 1], writer == kThere.node ? 2.5 : 1.5);
-    finish(2, *command);
-    deliver();
-  }
-}
-
-TEST_F(TwoNodes, ReportArrays) {
-  for (int round = 0; round < 3; ++round) {
-    const auto id = publish(RankSet::only(3), 1);
-    deliver();
-    const Command* const command = next_command(3);
-    ASSERT_NE(command, nullptr);
-    const std::vector<double> values{1, 2.0 + round, 3};
-    Outbox& outbox = other.control().outbox(*command, 3);
-    outbox.vote = Vote::ok;
-    outbox.rows = 3;
-    outbox.outputs[0].extents = {3};
-    outbox.outputs[0].offset = std::uint64_t{700} << 20U;  // in the worker's arena
-    std::memcpy(other.segment().at(outbox.outputs[0].offset), values.data(), 24);
-    finish(3, *command);
-    deliver();
-    const OutputSlot& output = calls.outbox(id, 3).outputs[0];
-    ASSERT_GE(output.offset, kInbound);
-    EXPECT_EQ(pool.segment().at<double>(output.offset)[1], 2.0 + round);
-    collect(id);
-  }
 }
 
 TEST_F(TwoNodes, KeepAnArrayUntilItsPlaceIsUsedAgain) {
@@ -438,42 +211,10 @@ TEST_F(TwoNodes, KeepAnArrayUntilItsPlaceIsUsedAgain) {
   EXPECT_LE(offsets.size(), kInboxSize + 1) << "memory was not freed";
 }
 
-TEST_F(TwoNodes, ReportFailures) {
-  const auto id = publish(calls.all_ranks());
-  deliver();
-  run(3, 0, Vote::failed);
-  deliver();
-  EXPECT_TRUE(calls.has_failed(id));
-  EXPECT_EQ(calls.first_failed_rank(id), 3);
-  EXPECT_EQ(get_text(calls.outbox(id, 3).message), "it failed");
-  EXPECT_EQ(calls.outbox(id, 3).failed_phase, Phase::function);
-}
-
-TEST_F(TwoNodes, ReportWhatRanksHaveRecordedForAProfileBeforeTheirEnds) {
-  const auto offset = pool.control().header().heap_offset + FakePool::kHeapBytes;
-  for (const ControlBlock& control : {pool.control(), other.control()}) control.header().timelines_offset = offset;
-  const auto id = publish(calls.all_ranks());
-  deliver();
-  for (const int rank : {2, 3}) {
-    auto& timeline = other.segment().at<Timeline>(offset)[rank];
-    timeline.add(progress_word(id, Phase::function));
-    timeline.add(progress_word(id, Phase::idle));
-    run(rank, 0.5 + rank);
-  }
-  deliver();
-  for (const int rank : {2, 3}) {
-    EXPECT_EQ(pool.control().worker(rank).done.load(), id);
-    EXPECT_EQ(number_of(id, rank), 0.5 + rank) << "the report itself was read";
-    const auto& known = pool.segment().at<Timeline>(offset)[rank];
-    ASSERT_EQ(known.written(), 3U) << "the end comes twice: when it was, and when the master has heard of it";
-    EXPECT_EQ(known.at(0)->progress, progress_word(id, Phase::function));
-  }
-}
-
 TEST_F(TwoNodes, ReportNoFailureOfAnEarlierCommand) {
   const auto failed = publish(RankSet::only(3));
   deliver();
-  run(3, 0, Vote::failed);
+  run(3, Vote::failed);
   deliver();
   EXPECT_TRUE(calls.has_failed(failed));
   collect(failed);
@@ -487,60 +228,15 @@ TEST_F(TwoNodes, ReportNoFailureOfAnEarlierCommand) {
   }
 }
 
-TEST_F(TwoNodes, LearnThatACommandMustFail) {
-  const auto id = publish(RankSet::only(2));
-  nodes.spoil(id, calls.slot_of(id));
-  deliver();
-  EXPECT_EQ(next_command(2)->spoiled.load(), id);
-}
-
 TEST_F(TwoNodes, LearnWhichOutputsWereConsumed) {
   const auto first = publish(RankSet::only(2));
   deliver();
-  run(2, 1);
+  run(2);
   deliver();
   collect(first);
   publish(RankSet::only(2));
   deliver();
   EXPECT_EQ(other.control().worker(2).consumed.load(), first);
-}
-
-TEST_F(TwoNodes, TakeManyCommandsInAnyOrderOfArrival) {
-  std::mt19937 random(3);
-  std::vector<std::uint64_t> open;
-  int published = 0;
-  int collected = 0;
-  while (collected < 500) {
-    for (int node = 0; node < 2; ++node) mailboxes.at(node).is_held_back = random() % 2 == 0;
-    const RankSet ranks =
-        random() % 3 == 0 ? calls.all_ranks() : RankSet::only(static_cast<int>(random() % kWorldSize));
-    if (published < 500 && !calls.blocker(ranks)) {
-      open.push_back(publish(ranks));
-      ++published;
-    }
-    for (int rank = 2; rank < kWorldSize; ++rank) {
-      if (random() % 2 == 0 && next_command(rank) != nullptr)
-        run(rank, static_cast<double>(next_command(rank)->id) + rank);
-    }
-    pool.finish(0, calls.last_published());
-    pool.finish(1, calls.last_published());
-    deliver_to_agent();
-    deliver_to_master();
-    for (auto id = open.begin(); id != open.end();) {
-      if (!calls.is_complete(*id)) {
-        ++id;
-        continue;
-      }
-      for (int rank = 2; rank < kWorldSize; ++rank) {
-        if (!calls.command(*id).ranks.has(rank)) continue;
-        ASSERT_EQ(number_of(*id, rank), static_cast<double>(*id) + rank);
-      }
-      collect(*id);
-      ++collected;
-      id = open.erase(id);
-    }
-  }
-  EXPECT_TRUE(calls.is_idle());
 }
 
 TEST(Messages, ThatAreTooShortAreRefused) {

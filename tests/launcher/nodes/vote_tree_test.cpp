@@ -21,22 +21,7 @@ namespace {
 
 using namespace detail;
 
-constexpr int kNodes = 40;
-
-TEST(VoteTrees, KnowTheResultWhenThisNodeAndAllChildrenHaveVoted) {
-  std::vector<int> nodes(16);
-  std::iota(nodes.begin(), nodes.end(), 3);
-  VoteTree tree(nodes, 0);
-  EXPECT_FALSE(tree.parent().has_value());
-  ASSERT_EQ(tree.children().size(), 4U);
-  EXPECT_EQ(tree.children().front(), 4);
-  tree.note(3, Vote::ok);
-  for (const int child : tree.children()) {
-    EXPECT_FALSE(tree.result().has_value());
-    tree.note(child, child == 4 ? Vote::failed : Vote::ok);
-  }
-  EXPECT_EQ(tree.result(), Vote::failed);
-}
+constexpr int kNodes = 20;
 
 TEST(VoteTrees, RefuseVotesThatTheyDoNotExpect) {
   VoteTree tree({0, 1, 2, 3}, 1);
@@ -184,7 +169,7 @@ TEST_P(VotesOfNodes, HaveTheSameResultOnAllNodesInAnyOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OnNodes, VotesOfNodes, testing::Values(2, 3, 4, 5, 7, 16, 17, 40),
+INSTANTIATE_TEST_SUITE_P(OnNodes, VotesOfNodes, testing::Values(2, 5, 17),
                          [](const auto& test) { return std::to_string(test.param); });
 
 }  // namespace
