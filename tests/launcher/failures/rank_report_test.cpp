@@ -59,8 +59,6 @@ TEST(Culprit, IsWhoIsBehindInTheCallsCollectives) {
   EXPECT_EQ(culprit_of({in(0, "collective"), behind, in(2, "communicator")}), 1);
 }
 
-TEST(Culprit, IsTheFirstWhereAllWait) { EXPECT_EQ(culprit_of({in(0, "collective"), in(1, "collective")}), 0); }
-
 TEST(Culprit, IsNobodyWhoHasFinishedOrIsGone) {
   EXPECT_EQ(culprit_of({stopped(finished(in(0, "idle"))), in(1, "collective")}), 1);
   EXPECT_EQ(culprit_of({ended(in(0, "function")), in(1, "collective")}), 1);
@@ -126,19 +124,6 @@ bool names(const std::vector<std::string>& stack, const char* function) {
                      [&](const std::string& line) { return line.find(function) != std::string::npos; });
 }
 
-TEST(Stacks, AreTakenOfThoseThatDoNotWait) {
-  const Child first;
-  const Child second;
-  std::vector<RankState> states{in(0, "collective"), in(1, "function")};
-  states[0].pid = first.pid;
-  states[1].pid = second.pid;
-  take_stacks(states);
-  EXPECT_TRUE(states[0].stack.empty());
-  EXPECT_EQ(states[0].no_stack, "");
-  if (!states[1].no_stack.empty()) GTEST_SKIP() << "no stacks here: " << states[1].no_stack;
-  EXPECT_TRUE(names(states[1].stack, "wait_for_the_end")) << report_of(states);
-}
-
 TEST(Stacks, AreTakenOfAllWhereAllWait) {
   const Child first;
   const Child second;
@@ -167,15 +152,11 @@ TEST(Stacks, OfAProcessThatIsGoneAreAProblemAndNoWait) {
   EXPECT_NE(stacks[0].problem, "");
 }
 
-TEST(Stacks, OfNobodyAreNone) { EXPECT_TRUE(native_stacks({}, std::chrono::seconds(1)).empty()); }
-
 TEST(Stacks, AreGivenUpAtTheLimit) {
   const Child child;
   const auto stacks = native_stacks({child.pid}, std::chrono::milliseconds(0));
   ASSERT_EQ(stacks.size(), 1U);
   EXPECT_TRUE(stacks[0].lines.empty() || stacks[0].problem.empty());
 }
-
-TEST(Report, OfNobodyIsEmpty) { EXPECT_EQ(report_of({}), ""); }
 
 }  // namespace

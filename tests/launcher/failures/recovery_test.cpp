@@ -56,7 +56,6 @@ class Respawn : public testing::Test {
             .await_ready =
                 [this](const std::vector<int>& ranks) {
                   pool.log.push_back("await_ready " + std::to_string(ranks.size()));
-                  if (is_stillborn) throw Error(ErrorKind::worker_lost, "the new one was lost, too");
                 },
             .pass_on =
                 [this](const std::vector<int>&, Failure& to) {
@@ -81,7 +80,6 @@ class Respawn : public testing::Test {
     return "nothing was thrown";
   }
 
-  bool is_stillborn = false;
   std::shared_ptr<VariableRecord> value;  // if there is one
   FakePool pool{3};
   CallTable calls;
@@ -115,66 +113,6 @@ TEST_F(Respawn, BuriesTheLostFailsTheCallsAndThenStartsAnew) {
   EXPECT_THAT(text_of(result.error), HasSubstr("\n  undefined: 'bias'"));
 }
 
-TEST_F(Respawn, LeavesASlotAsANewWorkerIsToFindIt) {
-  const auto id = publish(nullptr);
-  pool.finish(0, id);
-  pool.finish(2, id);
-  pool.set_phase(1, id, Phase::collective);
-  put_text(pool.control().worker(1).reason, "why it died");
-  lose(1);
-  replace();
-  const WorkerSlot& slot = pool.control().worker(1);
-  EXPECT_EQ(slot.done.load(), id) << "it begins with the next command";
-  EXPECT_EQ(slot.received, 1U) << "its next command is in the second place of its inbox";
-  EXPECT_EQ(slot.collective_step.load(), kLeft);
-  EXPECT_EQ(slot.vote.load(), vote_word(id, Vote::failed));
-  EXPECT_EQ(slot.progress.load(), progress_word(0, Phase::spawn));
-  EXPECT_EQ(slot.start.load(), StartState::starting);
-  EXPECT_EQ(get_text(slot.reason), "");
-  EXPECT_EQ(slot.predecessors, 1);
-}
-
-TEST_F(Respawn, KeepsTheResultsOfCallsThatWereComplete) {
-  CallResult complete;
-  CallResult lost;
-  const auto first = publish(&complete);
-  const auto second = publish(&lost);
-  pool.finish_all(first);
-  pool.finish(0, second);
-  pool.finish(2, second);
-  lose(1);
-  replace();
-  EXPECT_THAT(pool.log, testing::Contains("collect 1"));
-  EXPECT_THAT(pool.log, testing::Not(testing::Contains("collect 2")));
-  EXPECT_EQ(complete.error, nullptr);
-  EXPECT_NE(lost.error, nullptr);
-}
-
-TEST_F(Respawn, KeepsTheResultsOfCallsInWhichTheLostRankTookNoPart) {
-  CallResult lost;
-  CallResult other;
-  publish(&lost);
-  const auto second = publish(&other, RankSet::only(2));
-  pool.finish(0, second);
-  pool.finish(2, second);
-  lose(1);
-  replace();
-  EXPECT_THAT(pool.log, testing::Contains("collect 2"));
-  EXPECT_EQ(other.error, nullptr);
-  EXPECT_NE(lost.error, nullptr);
-}
-
-TEST_F(Respawn, DoesNotTakeACallThatASurvivorGaveUpForAWholeOne) {
-  CallResult result;
-  const auto id = publish(&result);
-  pool.fail(0, id, 0, "a worker was lost");
-  pool.finish_all(id);  // the lost rank was ahead
-  lose(1);
-  replace();
-  EXPECT_THAT(pool.log, testing::Not(testing::Contains("collect 1")));
-  EXPECT_THAT(text_of(result.error), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
-}
-
 TEST_F(Respawn, TakesNoCopyForTheHomeOfAValueThatHasNotArrived) {
   value = std::make_shared<VariableRecord>();
   value->value = std::make_unique<ValueState>(3);
@@ -193,21 +131,6 @@ TEST_F(Respawn, TakesNoCopyForTheHomeOfAValueThatHasNotArrived) {
   EXPECT_THAT(text_of(value->value->failure), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
 }
 
-TEST_F(Respawn, TellsOfALossThatConcernsNoCallInAWait) {
-  lose(1);
-  replace();
-  EXPECT_THAT(text_of(calls.failures().dropped()), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
-}
-
-TEST_F(Respawn, ReplacesAllThatWereLostAtOnce) {
-  const auto id = publish(nullptr);
-  pool.finish(2, id);
-  lose(1);
-  lose(0);
-  replace();
-  EXPECT_THAT(pool.log, testing::IsSupersetOf({"reap 0", "reap 1", "replace 0", "replace 1", "await_ready 2"}));
-}
-
 TEST_F(Respawn, RefusesMoreThanTheLimitBeforeItWaits) {
   for (int times = 0; times < 2; ++times) {
     lose(1);
@@ -220,32 +143,10 @@ TEST_F(Respawn, RefusesMoreThanTheLimitBeforeItWaits) {
   EXPECT_THAT(pool.log, ElementsAre());
 }
 
-TEST_F(Respawn, EndsWhereSurvivorsDoNotComeToTheEndOfTheirCalls) {
-  publish(nullptr);
-  lose(1);
-  EXPECT_THAT(
-      text_of_error(),
-      HasSubstr("could not be replaced: the other workers did not come to the end of their calls within 50 ms"));
-  EXPECT_TRUE(recovery.is_running()) << "nobody is replaced any more";
-}
-
 TEST_F(Respawn, EndsWhereTheLostCannotBeKilled) {
   lose(1);
   pool.immortal = {1};
   EXPECT_THAT(text_of_error(), HasSubstr("could not be replaced: rank 1 (cpu1, pid 101) cannot be killed"));
-}
-
-TEST_F(Respawn, TellsTheCallsInFlightThatTheSessionIsOver) {
-  CallResult result;
-  const auto id = publish(&result);
-  pool.finish(0, id);
-  pool.finish(2, id);
-  lose(1);
-  is_stillborn = true;
-  const std::string text = text_of_error();
-  EXPECT_THAT(text, HasSubstr("could not be replaced: the new one was lost, too"));
-  ASSERT_NE(result.error, nullptr);
-  EXPECT_EQ(text_of(result.error), text);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "common/protocol/variable_entry.hpp"
+#include "launcher/session/session_start.hpp"
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/device.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
@@ -120,6 +121,16 @@ TEST_F(SessionOnAFakePool, FreesTheVariablesOfIdleRanksWhileAnotherRankIsBusy) {
   session.abandon();
 }
 
+TEST_F(SessionOnAFakePool, FreesAVariableWithoutCopiesWithoutACommand) {
+  SessionCore session(options, maker());
+  const auto used = session.heap().used_bytes();
+  const auto entry = session.heap().allocate(VariableEntry::bytes(2), SharedHeap::Contents::zero, "a variable");
+  session.registry().free_later({.entry = entry, .host = 0, .ranks = RankSet()});
+  session.release_memory();
+  EXPECT_EQ(session.heap().used_bytes(), used);
+  EXPECT_EQ(session.calls().last_published(), 0U);
+}
+
 TEST_F(SessionOnAFakePool, ChecksTheMemoryForAValueBeforeAWorkerMoves) {
   const auto session = std::make_shared<SessionCore>(options, maker());
   const std::vector<std::int64_t> extents{4};
@@ -134,6 +145,20 @@ TEST_F(SessionOnAFakePool, ChecksTheMemoryForAValueBeforeAWorkerMoves) {
                     "bytes are available .*, and 0 bytes of copies that are valid elsewhere can be dropped"));
   EXPECT_EQ(session->calls().last_published(), before);
   session->abandon();
+}
+
+TEST_F(SessionOnAFakePool, LeavesNothingOfACommandThatCannotBeFilledIn) {
+  SessionCore session(options, maker());
+  const auto used = session.heap().used_bytes();
+  CommandRunner& commands = session.commands();
+  const auto fill = [&](CommandHead&, InFlight& in_flight) {
+    in_flight.temporaries.push_back(session.heap().allocate(100, SharedHeap::Contents::any, "values"));
+    throw Error(ErrorKind::usage, "no such row");
+  };
+  EXPECT_EQ(text_of([&] { commands.run_system(commands.settle(session.all_ranks()), "set", "weights", fill); }),
+            "no such row");
+  EXPECT_EQ(session.heap().used_bytes(), used);
+  EXPECT_TRUE(session.calls().is_idle());
 }
 
 TEST_F(SessionOnAFakePool, IsUsedByOneThreadAtATime) {
@@ -168,6 +193,29 @@ TEST_F(SessionOnAFakePool, LetsACallWaitForAThreadThatFreesTheMemoryOfAHandle) {
   }
   other.join();
   clock.join();
+}
+
+/// Keeps the lines that it gets.
+class KeptLog final : public Logger {
+ public:
+  void write(LogLevel level, std::string_view text) override {
+    lines.push_back(std::string(to_string(level)) + ": " + std::string(text));
+  }
+  std::vector<std::string> lines;
+};
+
+TEST(Announcement, HasEachNameWithTheHardwareThatTheWorkerHasFound) {
+  FakePool pool(2);
+  Settings settings;
+  settings.devices = {{DeviceKind::cuda, 4}, {DeviceKind::cuda, 2}};
+  settings.device_names = {{"dev0", 1}, {"main", 0}, {"dev1", 1}};
+  put_text(pool.control().worker(0).hardware, "NVIDIA T4, 16 GB");
+  put_text(pool.control().worker(1).hardware, "NVIDIA H100 PCIe, 85 GB");
+  KeptLog log;
+  announce(settings, pool.control(), log);
+  EXPECT_THAT(log.lines,
+              ElementsAre("info: rank 0 on cuda4, rank 1 on cuda2", "info: dev0 is cuda2: NVIDIA H100 PCIe, 85 GB",
+                          "info: main is cuda4: NVIDIA T4, 16 GB", "info: dev1 is cuda2: NVIDIA H100 PCIe, 85 GB"));
 }
 
 }  // namespace

@@ -37,13 +37,6 @@ TEST_F(SettingsOf, ComeFromTheEnvironment) {
   EXPECT_EQ(settings.log_level, syncrun::LogLevel::debug);
 }
 
-TEST_F(SettingsOf, ComeFromTheProgramWhereNothingIsSaidOutside) {
-  const auto settings = resolve_settings({.devices = "cpu0", .timeout = 7ms, .log_level = syncrun::LogLevel::error});
-  EXPECT_EQ(settings.devices.size(), 1U);
-  EXPECT_EQ(settings.call_timeout, 7ms);
-  EXPECT_EQ(settings.log_level, syncrun::LogLevel::error);
-}
-
 TEST_F(SettingsOf, GiveWhoeverStartsTheProgramTheLastWord) {
   ::setenv(environment::kDevices, "cpu3,cpu4,cpu5", 1);
   ::setenv(environment::kTimeout, "1", 1);
@@ -57,12 +50,6 @@ TEST_F(SettingsOf, GiveWhoeverStartsTheProgramTheLastWord) {
   EXPECT_EQ(settings.overruled, "SessionOptions::devices cpu0 gives way to SYNCRUN_DEVICES cpu3,cpu4,cpu5");
 }
 
-TEST_F(SettingsOf, HaveTheNamesThatTheProgramGivesToItsDevices) {
-  const auto settings = resolve_settings({.devices = "dev0=cpu0,dev1=cpu0"});
-  EXPECT_EQ(settings.devices.size(), 1U);
-  EXPECT_EQ(settings.device_names, (std::vector<DeviceName>{{"dev0", 0}, {"dev1", 0}}));
-}
-
 TEST_F(SettingsOf, ChooseAndNameDevicesByContexts) {
   ::setenv(environment::kContexts, "dev0->cpu3;dev1->cpu4", 1);
   const auto settings = resolve_settings({.devices = "cpu0"});
@@ -70,15 +57,6 @@ TEST_F(SettingsOf, ChooseAndNameDevicesByContexts) {
   EXPECT_EQ(to_string(settings.devices[1]), "cpu4");
   EXPECT_EQ(settings.device_names, (std::vector<DeviceName>{{"dev0", 0}, {"dev1", 1}}));
   EXPECT_EQ(settings.overruled, "SessionOptions::devices cpu0 gives way to SYNCRUN_CONTEXTS dev0->cpu3;dev1->cpu4");
-}
-
-TEST_F(SettingsOf, IgnoreContextsWhereOtherVariablesChooseTheDevices) {
-  ::setenv(environment::kContexts, "not read at all", 1);
-  ::setenv(environment::kDevices, "cpu1", 1);
-  EXPECT_EQ(to_string(resolve_settings({}).devices[0]), "cpu1");
-  ::unsetenv(environment::kDevices);
-  ::setenv(environment::kProcesses, "cpu", 1);
-  EXPECT_TRUE(resolve_settings({}).device_names.empty());
 }
 
 TEST_F(SettingsOf, SayThatTheNamesOfTheProgramAreGone) {
@@ -103,20 +81,6 @@ TEST_F(SettingsOf, SayFromHowManyNodesOnMessagesGoAlongATree) {
     ::setenv(environment::kTreeFrom, wrong, 1);
     EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error) << wrong;
   }
-}
-
-TEST_F(SettingsOf, RefuseNonsenseAndNameIt) {
-  ::setenv(environment::kTimeout, "soon", 1);
-  EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
-  clear();
-  ::setenv(environment::kTimeout, "-1", 1);
-  EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
-  clear();
-  ::setenv(environment::kLogLevel, "loud", 1);
-  EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
-  clear();
-  ::setenv(environment::kContexts, "dev0", 1);
-  EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
 }
 
 }  // namespace

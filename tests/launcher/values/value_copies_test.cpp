@@ -5,10 +5,16 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "common/os/heap_log.hpp"
+#include "launcher/values/value_copies.hpp"
 #include "launcher/variables/transfers.hpp"
-#include "tests/launcher/values/copies_of_a_value.hpp"
+#include "tests/launcher/calls/played_commands.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -18,27 +24,69 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST_F(CopiesOfAValue, ComeByACommandOfTheDestinationThatWaitsForTheWriter) {
-  const auto write = call(0, Access::writes);
-  const auto move = bring(2);
-  EXPECT_THAT(awaited(move), ElementsAre(std::to_string(write) + " on 0"));
-  const Command& command = session.calls.command(move);
-  EXPECT_EQ(command.ranks, RankSet::only(2));
-  EXPECT_EQ(command.as<MovePayload>().from, 0);
-  EXPECT_EQ(command.as<MovePayload>().variable, x->entry);
-  EXPECT_THAT(valid(), ElementsAre(0, 2));
-}
+/// A Value on three ranks, if not said otherwise. The test does what the workers would do.
+class CopiesOfAValue : public testing::Test {
+ protected:
+  explicit CopiesOfAValue(int ranks = 3, std::vector<NodePlace> nodes = {})
+      : session(std::vector<DeviceId>(static_cast<std::size_t>(ranks)), std::move(nodes)) {
+    session.commands.leaves_in_flight = true;
+    x->name = "x";
+    x->dtype = DType::float32;
+    x->dimensions = 1;
+    x->copies.change() = CopyFacts(static_cast<std::size_t>(ranks));
+    x->value = std::make_unique<ValueState>(ranks);
+    x->value->extents = Extents{4};
+    x->entry = session.heap.allocate(VariableEntry::bytes(ranks), SharedHeap::Contents::zero, "a value");
+    auto& entry = *session.pool.segment().at<VariableEntry>(x->entry);
+    entry.dtype = DType::float32;
+    entry.dimensions = 1;
+  }
 
-TEST_F(CopiesOfAValue, NeedNoWaitForAWriterThatIsOver) {
-  make_on_rank_0();
-  EXPECT_THAT(awaited(bring(1)), IsEmpty());
-}
+  /// A call on one rank that uses its copy, which must be there.
+  std::uint64_t call(int rank, Access access) {
+    session.calls.next(RankSet::only(rank), Milliseconds(0));
+    depend_on_copy(session.commands, *x, rank, access);
+    const std::uint64_t id = session.calls.publish();
+    note_use(session.commands, *x, rank, access, id);
+    mark_spare_copies(session.commands, *x);
+    return id;
+  }
+  std::uint64_t bring(int rank) {
+    EXPECT_FALSE(claim_copy(session.commands, *x, rank));
+    warning = bring_copy(session.commands, x, rank);
+    return session.calls.last_published();
+  }
+  /// What a command waits for, in words.
+  std::vector<std::string> awaited(std::uint64_t id) {
+    std::vector<std::string> words;
+    for (const EarlierCommand& earlier : session.calls.in_flight(id).dependencies) {
+      std::string text = std::to_string(earlier.id);
+      if (earlier.rank >= 0) text += " on " + std::to_string(earlier.rank);
+      words.push_back(text + (earlier.must_succeed() ? "" : ", a reader"));
+    }
+    return words;
+  }
+  std::vector<int> valid() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      if (x->value->copies[static_cast<std::size_t>(rank)].is_valid) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+  VariableEntry& entry() { return *session.pool.segment().at<VariableEntry>(x->entry); }
+  VariableCopy& copy(int rank) { return entry().copies()[rank]; }
+  /// What the worker of the rank does when it runs out of memory in a later command.
+  bool drop(int rank) { return drop_copy(entry(), 3, rank, session.calls.last_published() + 1); }
+  /// The value is on rank 0, and nothing is in flight.
+  void make_on_rank_0() {
+    const std::uint64_t id = call(0, Access::writes);
+    session.commands.finish(id);
+  }
 
-TEST_F(CopiesOfAValue, AreReadAfterTheirMoveWithoutAWait) {
-  make_on_rank_0();
-  const auto move = bring(1);
-  EXPECT_THAT(awaited(call(1, Access::reads)), ElementsAre(std::to_string(move)));
-}
+  PlayedSession session;
+  std::shared_ptr<VariableRecord> x = std::make_shared<VariableRecord>();
+  std::string warning;
+};
 
 TEST_F(CopiesOfAValue, AreWrittenAfterThoseWhoCopyFromThem) {
   make_on_rank_0();
@@ -52,25 +100,9 @@ TEST_F(CopiesOfAValue, AreWrittenAfterThoseWhoCopyFromThem) {
   EXPECT_THAT(awaited(reads), ElementsAre(std::to_string(write)));
 }
 
-TEST_F(CopiesOfAValue, AreNotWrittenAfterReadersThatAreOver) {
-  make_on_rank_0();
-  session.commands.finish(bring(1));
-  EXPECT_THAT(awaited(call(0, Access::writes)), IsEmpty());
-}
-
-TEST_F(CopiesOfAValue, MoveTheHomeToTheWriter) {
-  make_on_rank_0();
-  bring(1);
-  call(1, Access::writes);
-  EXPECT_EQ(x->value->home, 1);
-  EXPECT_THAT(valid(), ElementsAre(1));
-  const auto back = bring(0);
-  EXPECT_EQ(session.calls.command(back).as<MovePayload>().from, 1);
-}
-
 TEST_F(CopiesOfAValue, AreSpareUnlessTheyAreTheHome) {
   make_on_rank_0();
-  const auto move = bring(1);
+  bring(1);
   const auto read = call(1, Access::reads);
   EXPECT_FALSE(SpareCopy(copy(0)).is_spare());
   EXPECT_TRUE(SpareCopy(copy(1)).is_spare());
@@ -78,7 +110,6 @@ TEST_F(CopiesOfAValue, AreSpareUnlessTheyAreTheHome) {
   EXPECT_TRUE(drop_copy(entry(), 3, 1, read + 1));
   EXPECT_FALSE(claim_copy(session.commands, *x, 1));
   EXPECT_THAT(valid(), ElementsAre(0));
-  static_cast<void>(move);
 }
 
 TEST_F(CopiesOfAValue, AreNotSpareWhileAnotherRankReadsThem) {
@@ -86,55 +117,6 @@ TEST_F(CopiesOfAValue, AreNotSpareWhileAnotherRankReadsThem) {
   bring(1);
   call(1, Access::writes);  // the move may still read from rank 0
   EXPECT_FALSE(SpareCopy(copy(0)).is_spare());
-}
-
-TEST_F(CopiesOfAValue, ThatAreClaimedAreNotDropped) {
-  make_on_rank_0();
-  bring(1);
-  call(1, Access::reads);
-  ASSERT_TRUE(claim_copy(session.commands, *x, 1));
-  EXPECT_FALSE(drop_copy(entry(), 3, 1, 1000));
-}
-
-TEST_F(CopiesOfAValue, AreSpareAtHomeOnceAnotherOneHasArrived) {
-  make_on_rank_0();
-  const auto move = bring(1);
-  call(0, Access::reads);
-  EXPECT_FALSE(SpareCopy(copy(0)).is_spare()) << "the other copy is on its way";
-  session.commands.finish(move);
-  call(0, Access::reads);
-  EXPECT_TRUE(SpareCopy(copy(0)).is_spare());
-  ASSERT_TRUE(drop(0));
-  EXPECT_FALSE(drop(1)) << "it is the only one";
-  EXPECT_EQ(session.calls.command(bring(2)).as<MovePayload>().from, 1) << "the new home";
-  EXPECT_THAT(valid(), ElementsAre(1, 2));
-}
-
-TEST_F(CopiesOfAValue, AreNotDroppedAtHomeIfTheOtherOneWasDropped) {
-  make_on_rank_0();
-  session.commands.finish(bring(1));
-  call(0, Access::reads);
-  ASSERT_TRUE(drop(1));
-  EXPECT_FALSE(drop(0));
-  EXPECT_EQ(session.calls.command(bring(2)).as<MovePayload>().from, 0);
-}
-
-TEST_F(CopiesOfAValue, AreNotDroppedAtHomeIfTheOtherOneIsNotValid) {
-  make_on_rank_0();
-  session.commands.finish(bring(1));
-  session.commands.finish(call(0, Access::writes));
-  call(0, Access::reads);
-  EXPECT_TRUE(SpareCopy(copy(1)).is_spare()) << "it is out of date";
-  EXPECT_FALSE(drop(0));
-}
-
-TEST_F(CopiesOfAValue, ComeBackToAHomeThatHasDroppedItsCopy) {
-  make_on_rank_0();
-  session.commands.finish(bring(1));
-  call(0, Access::reads);
-  ASSERT_TRUE(drop(0));
-  EXPECT_EQ(session.calls.command(bring(0)).as<MovePayload>().from, 1);
-  EXPECT_EQ(x->value->home, 1);
 }
 
 TEST_F(CopiesOfAValue, ThatHaveTakenThePlaceOfTheHomeStayAlsoIfTheHomeIsClaimedInTheMeantime) {
@@ -236,17 +218,6 @@ TEST_F(DroppedCopies, AreNeverTheLast) {
   EXPECT_NE(drops, 0);
 }
 
-TEST_F(CopiesOfAValue, AreSpareAtHomeIfTheHostHasThem) {
-  make_on_rank_0();
-  bring_to_host(session.commands, x);
-  session.commands.finish(session.calls.last_published());
-  call(0, Access::reads);
-  ASSERT_TRUE(drop(0));
-  EXPECT_EQ(session.calls.command(bring(1)).as<TransferPayload>().direction, TransferDirection::to_variable);
-  EXPECT_THAT(valid(), ElementsAre(1));
-  EXPECT_EQ(x->value->home, 1);
-}
-
 TEST_F(CopiesOfAValue, ThatArePinnedStay) {
   make_on_rank_0();
   session.commands.finish(bring(1));
@@ -279,27 +250,6 @@ TEST_F(CopiesOfAValue, AreNotSpareBeforeAFetchIsOver) {
   mark_spare_copies(session.commands, *x);
   EXPECT_FALSE(drop_copy(entry(), 3, 0, fetch));
   EXPECT_TRUE(drop_copy(entry(), 3, 0, fetch + 1));
-}
-
-TEST_F(CopiesOfAValue, ComeFromTheHostIfNoRankHasOne) {
-  x->value->host = {.is_valid = true, .offset = 4096, .bytes = 16, .readers = {}};
-  const auto move = bring(2);
-  EXPECT_EQ(session.calls.command(move).as<TransferPayload>().direction, TransferDirection::to_variable);
-  EXPECT_EQ(x->value->home, 2);
-  EXPECT_TRUE(x->value->host.is_valid);
-  const auto second = bring(0);
-  EXPECT_EQ(session.calls.command(second).as<MovePayload>().from, 2);
-  x->value->host.offset = 0;
-}
-
-TEST_F(CopiesOfAValue, GoToTheHostAfterTheirWriter) {
-  make_on_rank_0();
-  bring_to_host(session.commands, x);
-  EXPECT_TRUE(x->value->host.is_valid);
-  EXPECT_EQ(session.calls.command(session.calls.last_published()).ranks, RankSet::only(0));
-  const auto write = call(0, Access::writes);
-  EXPECT_THAT(awaited(write), IsEmpty()) << "the same rank runs both in order";
-  EXPECT_FALSE(x->value->host.is_valid);
 }
 
 TEST_F(CopiesOfAValue, GoToTheHostOneAfterTheOther) {
@@ -342,18 +292,152 @@ TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
   EXPECT_EQ(warnings, 1);
 }
 
-TEST_F(CopiesOnBothKinds, ThatGoToAndFroByTheHostAreWorthOneWarning) {
+// ---- copies that do not arrive or are lost
+
+TEST_F(CopiesOfAValue, StayOnTheHostIfTheyDoNotArriveWhereALaterCallWritesThem) {
   make_on_rank_0();
-  int warnings = 0;
-  for (int i = 0; i < 60; ++i) {
-    const int to = 1 - x->value->home;
-    bring(to);
-    warnings += warning.empty() ? 0 : 1;
-    EXPECT_THAT(warning, testing::AnyOf(IsEmpty(), HasSubstr("'x' has moved back and forth between ranks")));
-    call(to, Access::writes);
-    while (!session.calls.is_idle()) session.commands.finish(session.calls.entries().front().id);
+  bring_to_host(session.commands, x);
+  session.commands.finish(session.calls.last_published());
+  forget_copy(session.pool.segment(), *x, 0);
+  const auto move = bring(1);
+  call(1, Access::writes);
+  x->note_unfinished(Destination::rank(1), move, std::make_exception_ptr(Error(ErrorKind::system, "no memory")));
+  EXPECT_THAT(valid(), IsEmpty());
+  EXPECT_TRUE(x->value->host.is_valid);
+  EXPECT_NE(x->value->host.offset, 0U);
+  EXPECT_EQ(x->value->failure, nullptr);
+}
+
+TEST_F(CopiesOfAValue, ThatAreReplacedStayWhereCommandsInFlightUseThem) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  session.commands.finish(session.calls.last_published());
+  forget_copy(session.pool.segment(), *x, 0);
+  const auto first = bring(1);
+  const auto old = x->value->host.offset;
+  HostCopy fresh;
+  fresh.is_valid = true;
+  fresh.offset = session.heap.allocate(32, SharedHeap::Contents::any, "new values");
+  fresh.bytes = 32;
+  x->value->failure = std::make_exception_ptr(Error(ErrorKind::function, "!"));
+  replace_values(session.commands, *x, Extents{8}, fresh);
+  EXPECT_THAT(valid(), IsEmpty());
+  EXPECT_EQ(x->value->failure, nullptr);
+  EXPECT_EQ(x->value->extents[0], 8);
+  const auto in_use = session.heap.used_bytes();
+  const auto second = bring(2);
+  const auto parts = session.calls.command(second).as<TransferPayload>().parts;
+  EXPECT_EQ(session.pool.segment().at<TransferSlot>(parts)[2].offset, fresh.offset);
+  EXPECT_NE(fresh.offset, old);
+  session.commands.finish(second);
+  EXPECT_EQ(session.heap.used_bytes(), in_use) << "the first move still reads the old values";
+  x->note_unfinished(Destination::rank(1), first, std::make_exception_ptr(Error(ErrorKind::function, "!")));
+  EXPECT_EQ(x->value->failure, nullptr) << "it no longer matters";
+  session.commands.finish(first);
+  EXPECT_LT(session.heap.used_bytes(), in_use);
+}
+
+TEST_F(CopiesOfAValue, StayAsTheyWereIfTheirWriterMustFailAndTheProgramKnowsIt) {
+  make_on_rank_0();
+  session.calls.next(RankSet::only(0), Milliseconds(0));
+  const auto other = session.calls.publish();
+  session.calls.next(RankSet::only(0), Milliseconds(0));
+  session.calls.depend_on(other);
+  const auto write = session.calls.publish();
+  note_use(session.commands, *x, 0, Access::writes, write);
+  const auto error = std::make_exception_ptr(Error(ErrorKind::function, "!"));
+  session.calls.release(other, session.calls.failures().note(error));
+  session.calls.failures().has_surfaced(error);
+  EXPECT_THAT(awaited(bring(1)), ElementsAre(std::to_string(write) + " on 0, a reader"));
+  EXPECT_THAT(awaited(call(0, Access::reads)), IsEmpty());
+}
+
+TEST_F(CopiesOfAValue, OfALostRankAreReplacedByOnesThatWereNotDropped) {
+  make_on_rank_0();
+  bring(1);
+  const auto read = call(1, Access::reads);
+  bring(2);
+  ASSERT_TRUE(drop_copy(entry(), 3, 1, read + 1));
+  forget_copy(session.pool.segment(), *x, 0);
+  EXPECT_EQ(x->value->home, 2);
+}
+
+TEST_F(CopiesOfAValue, OfALostRankWereTheLastIfTheHomeHasDroppedIts) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(0));
+  forget_copy(session.pool.segment(), *x, 1);
+  EXPECT_NE(x->value->failure, nullptr);
+}
+
+TEST_F(CopiesOfAValue, ThatWereMadeAndLostAreNotSaidToBeNeverMade) {
+  const auto text = [&] {
+    try {
+      check_is_whole(session.commands, *x);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  x->value->made_by = "f";
+  make_on_rank_0();
+  forget_copy(session.pool.segment(), *x, 0);
+  EXPECT_THAT(text(), HasSubstr("value 'x', which 'f' made, no longer exists (its member set() gives it new values): "
+                                "its only copy was on rank 0"));
+  x->note_unfinished(Destination::new_value(), 1, std::make_exception_ptr(Error(ErrorKind::function, "!")));
+  EXPECT_THAT(text(),
+              HasSubstr("there is no value 'x', which 'f' was to make (its member set() gives it new values): !"));
+}
+
+// ---- several nodes
+
+/// Rank 0 is on the master's node, ranks 1 and 2 on another one, and rank 3 on a third one.
+class CopiesOnNodes : public CopiesOfAValue {
+ protected:
+  CopiesOnNodes() : CopiesOfAValue(4, {{0, 3, 0, 1}, {1, 3, 1, 2}, {2, 3, 3, 1}}) {
+    session.commands.on_await = [this](std::uint64_t id) {
+      if (session.calls.is_in_flight(id)) session.commands.finish(id);
+    };
+    session.pool.control().header().place = {0, 3, 0, 1};
+    for (int rank = 0; rank < 4; ++rank) session.pool.control().worker(rank).node = (rank + 1) / 2;
+    make_on_rank_0();
   }
-  EXPECT_EQ(warnings, 1);
+  std::uint64_t to_host() {
+    bring_to_host(session.commands, x);
+    return session.calls.last_published();
+  }
+  int source_of(std::uint64_t move) const { return session.calls.command(move).as<MovePayload>().from; }
+};
+
+TEST_F(CopiesOnNodes, ComeFromTheSameNodeIfOneIsThere) {
+  const auto first = bring(2);
+  EXPECT_EQ(source_of(first), 0);
+  const auto second = bring(1);
+  EXPECT_EQ(source_of(second), 2) << "the value travels to the node once";
+  EXPECT_THAT(awaited(second), ElementsAre(std::to_string(first) + " on 2"));
+  EXPECT_EQ(source_of(bring(3)), 0);
+}
+
+TEST_F(CopiesOnNodes, GoToTheHostWhenNobodyUsesItsMemory) {
+  const auto older = to_host();
+  bring(3);
+  const auto write = call(3, Access::writes);
+  const auto newer = to_host();
+  EXPECT_FALSE(session.calls.is_in_flight(older)) << "the master has waited for it";
+  EXPECT_THAT(awaited(newer), ElementsAre(std::to_string(write)));
+}
+
+TEST_F(CopiesOnNodes, OfTheHostTravelByRowsAndAgainAfterAChange) {
+  HeapLog log;
+  session.heap.note_changes(log);
+  to_host();
+  std::vector<HeapChange::Kind> kinds;
+  log.for_each(0, [&](const HeapChange& change) {
+    if (change.offset == x->value->host.offset) kinds.push_back(change.kind);
+  });
+  EXPECT_THAT(kinds,
+              ElementsAre(HeapChange::Kind::reserved, HeapChange::Kind::mirrored, HeapChange::Kind::rows_written));
 }
 
 }  // namespace
