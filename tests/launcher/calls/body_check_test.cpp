@@ -24,12 +24,6 @@ RankSet set_of(std::initializer_list<int> ranks) {
 
 const RankDevices kBoth({cuda(0), cuda(1), cpu(0), cpu(5)});
 
-TEST(BodyCheck, AcceptsABodyForEachKindAmongTheRanks) {
-  EXPECT_NO_THROW(check_bodies("f", {DeviceKind::cpu, DeviceKind::cuda}, kBoth, kBoth.all_ranks()));
-  EXPECT_NO_THROW(check_bodies("f", {DeviceKind::cpu}, kBoth, set_of({2, 3})));
-  EXPECT_NO_THROW(check_bodies("f", {DeviceKind::cuda}, kBoth, set_of({1})));
-}
-
 TEST(BodyCheck, NamesTheRanksWithoutABody) {
   const auto all = [] { check_bodies("f", {DeviceKind::cpu}, kBoth, kBoth.all_ranks()); };
   EXPECT_THAT(all, ThrowsMessage<Error>(

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <exception>
 #include <memory>
+#include <stdexcept>
 
 #include "launcher/session/records.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
@@ -23,9 +25,8 @@ class Calls : public testing::Test {
  protected:
   Calls() { calls.attach(pool.control()); }
 
-  std::uint64_t publish(const RankSet& ranks, CallResult* result = nullptr) {
+  std::uint64_t publish(const RankSet& ranks) {
     calls.next(ranks, Milliseconds(0)).begin<UnpinPayload>();
-    calls.next_in_flight().result = result;
     return calls.publish();
   }
   std::uint64_t publish() { return publish(calls.all_ranks()); }
@@ -34,51 +35,10 @@ class Calls : public testing::Test {
     calls.depend_on(earlier);
     return calls.publish();
   }
-  InboxEntry inbox(int rank, std::size_t place) const { return InboxEntry{pool.control().inbox(rank, place).load()}; }
-  static std::exception_ptr error(const char* text) { return std::make_exception_ptr(std::runtime_error(text)); }
-  std::shared_ptr<CallFailure> failure(const char* text) { return calls.failures().note(error(text)); }
 
   FakePool pool{3};
   CallTable calls;
 };
-
-TEST_F(Calls, AreNumberedAndShownToTheirRanksOnly) {
-  EXPECT_TRUE(calls.is_idle());
-  CommandHead& command = calls.next(RankSet::only(1), Milliseconds(250));
-  EXPECT_EQ(command.timeout_ms, 250);
-  EXPECT_EQ(inbox(1, 0).word(), 0U) << "before it is published";
-  EXPECT_EQ(calls.publish(), 1U);
-  EXPECT_EQ(inbox(1, 0).command(), 1U);
-  EXPECT_EQ(inbox(0, 0).word(), 0U) << "it is not a command of this rank";
-  EXPECT_EQ(pool.control().command_in(inbox(1, 0).slot()).timeout_ms, 250);
-
-  EXPECT_EQ(publish(), 2U);
-  EXPECT_EQ(inbox(0, 0).command(), 2U);
-  EXPECT_EQ(inbox(1, 1).command(), 2U) << "in its second place";
-  EXPECT_EQ(inbox(0, 0).slot(), inbox(1, 1).slot());
-  EXPECT_NE(&calls.outbox(2, 0), &calls.outbox(2, 1));
-  EXPECT_NE(&calls.outbox(1, 1), &calls.outbox(2, 1));
-  EXPECT_EQ(calls.last_published(), 2U);
-  EXPECT_TRUE(calls.is_in_flight(2));
-  EXPECT_FALSE(calls.is_in_flight(3));
-}
-
-TEST_F(Calls, AreCompleteOnceTheirOwnRanksAreDone) {
-  const auto id = publish(RankSet::only(1));
-  EXPECT_FALSE(calls.is_complete(id));
-  pool.finish(0, id);
-  EXPECT_FALSE(calls.is_complete(id)) << "another rank is further";
-  pool.finish(1, id);
-  EXPECT_TRUE(calls.is_complete(id)) << "whatever the others do";
-
-  auto completion = calls.completion_of(publish());
-  EXPECT_FALSE(completion());
-  pool.finish(0, 2);
-  pool.finish(2, 2);
-  EXPECT_FALSE(completion());
-  pool.finish(1, 2);
-  EXPECT_TRUE(completion());
-}
 
 TEST_F(Calls, WaitForAPlaceOnlyIfTheInboxOfAnOwnRankIsFull) {
   for (std::size_t i = 0; i < kInboxSize; ++i) {
@@ -96,14 +56,6 @@ TEST_F(Calls, WaitForAPlaceOnlyIfTheInboxOfAnOwnRankIsFull) {
   publish(RankSet::only(1));
   publish(RankSet::only(1));
   EXPECT_EQ(calls.blocker(RankSet::only(1)), 3U);
-}
-
-TEST_F(Calls, UseASlotAgainOnceTheyAreCollected) {
-  const auto first = publish();
-  const std::size_t slot = calls.slot_of(first);
-  EXPECT_NE(calls.slot_of(publish()), slot);
-  calls.release(first, nullptr);
-  EXPECT_EQ(calls.slot_of(publish()), slot);
 }
 
 TEST_F(Calls, TellARankHowFarItsOutputsWereConsumed) {
@@ -126,17 +78,6 @@ TEST_F(Calls, TellARankHowFarItsOutputsWereConsumed) {
   calls.release(third, nullptr);
   EXPECT_EQ(consumed(1), third) << "the one behind it is still in flight";
   EXPECT_EQ(consumed(0), 0U);
-}
-
-TEST_F(Calls, FindTheFirstFailureAmongTheirRanks) {
-  const auto id = publish();
-  EXPECT_EQ(calls.first_failed_rank(id), std::nullopt);
-  pool.fail(2, id, 7, "late");
-  pool.fail(0, id, 0, "of another's failure");
-  EXPECT_EQ(calls.first_failed_rank(id), 2);
-  pool.fail(1, id, 5, "early");
-  EXPECT_EQ(calls.first_failed_rank(id), 1);
-  EXPECT_TRUE(calls.has_failed(id));
 }
 
 TEST_F(Calls, AreHeldBackUntilTheRanksOfEarlierOnesAreDone) {
@@ -173,20 +114,6 @@ TEST_F(Calls, CountTheTimeForNoClockWhileTheyAreHeldBack) {
   EXPECT_EQ(calls.count_waited(ten), dependent);
 }
 
-TEST_F(Calls, PassAFailureOnToThoseThatDependOnThemAndToNoOthers) {
-  const auto first = publish();
-  const auto other = publish();
-  const auto second = publish_after(first, RankSet::only(0));
-  const auto third = publish_after(second, RankSet::only(0));
-  const auto failed = failure("failed");
-  calls.release(first, failed);
-  EXPECT_TRUE(calls.has_failed(second));
-  EXPECT_EQ(calls.in_flight(second).inherited, failed);
-  EXPECT_EQ(calls.command(second).spoiled.load(), second) << "its worker has to know";
-  EXPECT_FALSE(calls.has_failed(other));
-  EXPECT_TRUE(calls.has_failed(third)) << "it depends on the second";
-}
-
 TEST_F(Calls, DependOnlyOnWhatIsInFlightOnARankOfTheirs) {
   const auto first = publish(RankSet::only(0));
   EXPECT_THAT(calls.in_flight(publish_after(first, RankSet::only(1))).dependencies, ElementsAre());
@@ -194,6 +121,31 @@ TEST_F(Calls, DependOnlyOnWhatIsInFlightOnARankOfTheirs) {
               ElementsAre(testing::Field(&EarlierCommand::id, first)));
   calls.release(first, nullptr);
   EXPECT_THAT(calls.in_flight(publish_after(first, RankSet::only(0))).dependencies, ElementsAre());
+}
+
+TEST_F(Calls, FindTheFirstFailureAmongTheirRanks) {
+  const auto id = publish();
+  EXPECT_EQ(calls.first_failed_rank(id), std::nullopt);
+  pool.fail(2, id, 7, "late");
+  pool.fail(0, id, 0, "of another's failure");
+  EXPECT_EQ(calls.first_failed_rank(id), 2);
+  pool.fail(1, id, 5, "early");
+  EXPECT_EQ(calls.first_failed_rank(id), 1);
+  EXPECT_TRUE(calls.has_failed(id));
+}
+
+TEST_F(Calls, PassAFailureOnToThoseThatDependOnThemAndToNoOthers) {
+  const auto first = publish();
+  const auto other = publish();
+  const auto second = publish_after(first, RankSet::only(0));
+  const auto third = publish_after(second, RankSet::only(0));
+  const auto failed = calls.failures().note(std::make_exception_ptr(std::runtime_error("failed")));
+  calls.release(first, failed);
+  EXPECT_TRUE(calls.has_failed(second));
+  EXPECT_EQ(calls.in_flight(second).inherited, failed);
+  EXPECT_EQ(calls.command(second).spoiled.load(), second) << "its worker has to know";
+  EXPECT_FALSE(calls.has_failed(other));
+  EXPECT_TRUE(calls.has_failed(third)) << "it depends on the second";
 }
 
 TEST_F(Calls, AreCollectedAfterThoseOnWhichTheyDepend) {
@@ -241,82 +193,12 @@ TEST_F(Calls, CannotBeCollectedIfASurvivorHasGivenThemUp) {
   EXPECT_TRUE(calls.is_collectable(after_failed)) << "it has failed with a call that was not given up";
 }
 
-TEST_F(Calls, KnowWhetherTheSurvivorsOfALossAreDone) {
-  const auto on_all = publish();
-  const auto on_two = publish(RankSet::only(2));
-  pool.finish(0, on_all);
-  pool.finish(2, on_all);
-  EXPECT_FALSE(calls.are_survivors_done());
-  pool.die(1, {});
-  EXPECT_FALSE(calls.are_survivors_done()) << "rank 2 has another call";
-  pool.finish(2, on_two);
-  EXPECT_TRUE(calls.are_survivors_done());
-}
-
-TEST_F(Calls, RememberEachFailureThatADroppedFutureHad) {
-  UnseenFailures& failures = calls.failures();
-  const auto first = error("first");
-  auto held = std::make_shared<CallResult>();
-  failures.note_unfetched(first, held);
-  const std::vector others{error("second"), error("third"), error("fourth")};
-  for (const auto& other : others) failures.note_unfetched(other, nullptr);
-  EXPECT_NE(failures.dropped(), first) << "its future can be asked";
-  held.reset();
-  EXPECT_EQ(failures.dropped(), first);
-  failures.has_surfaced(error("another"));
-  EXPECT_EQ(failures.dropped(), first);
-  failures.has_surfaced(first);
-  for (const auto& other : others) EXPECT_EQ(failures.take_dropped(), other);
-  EXPECT_EQ(failures.take_dropped(), nullptr);
-}
-
 TEST_F(Calls, RememberNoEndlessNumberOfFailures) {
-  for (int i = 0; i < 1000; ++i) calls.failures().note_unfetched(error("again"), nullptr);
+  for (int i = 0; i < 1000; ++i)
+    calls.failures().note_unfetched(std::make_exception_ptr(std::runtime_error("again")), nullptr);
   int taken = 0;
   while (calls.failures().take_dropped()) ++taken;
   EXPECT_EQ(taken, 64);
-}
-
-TEST_F(Calls, DoNotRememberTheFailureOfAFutureThatIsHeld) {
-  const auto held = std::make_shared<CallResult>();
-  calls.failures().note_unfetched(error("held"), held);
-  EXPECT_EQ(calls.failures().dropped(), nullptr);
-  EXPECT_EQ(held.use_count(), 1) << "it keeps nothing alive";
-}
-
-TEST_F(Calls, MarkAFailureAsSeenWhereverItIsNoted) {
-  const auto noted = failure("cause");
-  const auto other = failure("another");
-  calls.failures().has_surfaced(noted->error);
-  EXPECT_TRUE(noted->is_seen);
-  EXPECT_FALSE(other->is_seen);
-}
-
-TEST_F(Calls, CanBeTakenOutUnfinished) {
-  CallResult results[2];
-  std::vector<std::uint64_t> freed;
-  publish(calls.all_ranks(), &results[0]);
-  calls.in_flight(1).kept_result = std::make_shared<CallResult>();
-  calls.in_flight(publish(calls.all_ranks(), &results[1])).temporaries = {64, 128};
-  const auto unfinished = calls.take_unfinished([&](std::uint64_t offset) { freed.push_back(offset); }).calls;
-  ASSERT_EQ(unfinished.size(), 2U);
-  EXPECT_NE(unfinished[0].kept, nullptr);
-  EXPECT_EQ(unfinished[1].result, &results[1]);
-  EXPECT_EQ(unfinished[1].kept, nullptr);
-  EXPECT_TRUE(results[0].finished && results[1].finished);
-  EXPECT_THAT(freed, ElementsAre(64, 128));
-  EXPECT_TRUE(calls.is_idle());
-  EXPECT_EQ(calls.received(1), 2U);
-  EXPECT_EQ(pool.control().worker(1).consumed.load(), 2U);
-}
-
-TEST_F(Calls, FailTogetherWhenTheSessionEnds) {
-  CallResult result;
-  publish(calls.all_ranks(), &result);
-  const auto cause = error("over");
-  calls.fail_all(cause);
-  EXPECT_TRUE(result.finished);
-  EXPECT_EQ(result.error, cause);
 }
 
 TEST_F(Calls, HaveANameAndSayWhatTheyMayHaveHalfWritten) {
@@ -354,15 +236,6 @@ TEST_F(Calls, ThatAllRanksHaveVotedForMayHaveStoredTheirUpdatesBeforeALoss) {
   EXPECT_THAT(calls.half_written(), ElementsAre("params"));
   pool.control().outbox(calls.command(id), 1).cast = Vote::failed;
   EXPECT_THAT(calls.half_written(), testing::IsEmpty()) << "no rank has stored them";
-}
-
-TEST_F(Calls, CountTheWaitForTheOldestCallOfEachRank) {
-  calls.next(RankSet::only(1), Milliseconds(100));
-  const auto id = calls.publish();
-  EXPECT_EQ(calls.count_waited(std::chrono::milliseconds(99)), std::nullopt);
-  EXPECT_EQ(calls.count_waited(std::chrono::milliseconds(1)), id);
-  pool.finish(1, id);
-  EXPECT_EQ(calls.count_waited(std::chrono::milliseconds(100)), std::nullopt) << "it is complete";
 }
 
 }  // namespace

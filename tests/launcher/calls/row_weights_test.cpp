@@ -18,7 +18,6 @@ namespace {
 
 using namespace detail;
 using testing::ElementsAre;
-using testing::StrEq;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
@@ -36,28 +35,6 @@ std::vector<std::int64_t> shares(const RowWeights& weights, std::int64_t rows, c
 
 std::vector<std::int64_t> shares(const std::vector<double>& weights, std::int64_t rows) {
   return shares(weights_of(weights), rows, RankSet::all(static_cast<int>(weights.size())));
-}
-
-RankSet set_of(std::initializer_list<int> ranks) {
-  RankSet set;
-  for (const int rank : ranks) set.add(rank);
-  return set;
-}
-
-std::string refusal(const std::vector<double>& weights, int world_size) {
-  try {
-    const RowWeights made(weights, world_size);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-TEST(RowWeights, DivideInProportion) {
-  EXPECT_THAT(shares({1, 3}, 8), ElementsAre(2, 6));
-  EXPECT_THAT(shares({0.2, 0.8}, 10), ElementsAre(2, 8));
-  EXPECT_THAT(shares({2, 1, 1}, 100), ElementsAre(50, 25, 25));
 }
 
 TEST(RowWeights, GiveTheRowsThatAreLeftToThoseWhoLostMostByRounding) {
@@ -86,25 +63,6 @@ TEST(RowWeights, ThatAreEqualDivideAsNoWeightsDo) {
   }
 }
 
-TEST(RowWeights, GiveNoRowsToARankOfWeightZero) {
-  EXPECT_THAT(shares({0, 1, 0}, 7), ElementsAre(0, 7, 0));
-  EXPECT_THAT(shares({0, 1, 0, 1}, 7), ElementsAre(0, 4, 0, 3));
-  EXPECT_THAT(shares({0, 5, 1}, 1), ElementsAre(0, 1, 0));
-}
-
-TEST(RowWeights, OfTheRanksOfASetDivideItsRows) {
-  const RowWeights weights = weights_of({1e9, 1, 3, 0});
-  EXPECT_THAT(shares(weights, 8, set_of({1, 2})), ElementsAre(2, 6)) << "whatever weight the others have";
-  EXPECT_THAT(shares(weights, 8, set_of({2, 3})), ElementsAre(8, 0));
-  EXPECT_TRUE(weights.has_weight(set_of({2, 3})));
-  EXPECT_FALSE(weights.has_weight(set_of({3})));
-}
-
-TEST(RowWeights, DependOnTheirProportionsOnly) {
-  for (std::int64_t rows = 0; rows < 200; ++rows)
-    EXPECT_EQ(shares({1, 2, 5}, rows), shares({0.125, 0.25, 0.625}, rows));
-}
-
 // Each rank gets its exact proportion, rounded up or down. The largest numbers do not overflow.
 TEST(RowWeights, RoundEveryShareToANeighbour) {
   std::mt19937 random(5);
@@ -128,26 +86,6 @@ TEST(RowWeights, RoundEveryShareToANeighbour) {
     all += share;
   }
   EXPECT_EQ(all, kMost);
-}
-
-TEST(RowWeights, KeepWhatTheProgramGave) {
-  EXPECT_THAT(weights_of({1, 2.5}).by_rank(), ElementsAre(1, 2.5));
-  EXPECT_TRUE(RowWeights({}, 4).are_equal());
-  EXPECT_TRUE(RowWeights({}, 4).by_rank().empty());
-}
-
-TEST(RowWeights, ThatMakeNoSenseAreRefused) {
-  EXPECT_THAT(refusal({1}, 2),
-              StrEq("set_weights requires one weight per rank, 2 in all, got 1 (an empty list restores "
-                    "equal shares)"));
-  EXPECT_THAT(refusal({1, -0.5}, 2),
-              StrEq("set_weights: a weight is a finite number of at least 0, got -0.5 for rank 1"));
-  EXPECT_THAT(refusal({std::nan(""), 1}, 2),
-              StrEq("set_weights: a weight is a finite number of at least 0, got nan for rank 0"));
-  EXPECT_THAT(refusal({1, std::numeric_limits<double>::infinity()}, 2),
-              StrEq("set_weights: a weight is a finite number of at least 0, got inf for rank 1"));
-  EXPECT_THAT(refusal({0, 0, 0}, 3),
-              StrEq("set_weights: at least one rank requires a weight above 0, got 0 for every rank"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 namespace syncrun::detail {
@@ -17,12 +18,12 @@ RankSet set_of(std::initializer_list<int> ranks) {
 }
 
 /// CPU devices and GPUs, by rank: "cgg".
-RankDevices devices(const char* kinds) {
+RankDevices devices(const char* kinds, std::vector<NodePlace> nodes = {}) {
   std::vector<DeviceId> list;
   for (int rank = 0; kinds[rank] != '\0'; ++rank) {
     list.push_back({.kind = kinds[rank] == 'g' ? DeviceKind::cuda : DeviceKind::cpu, .index = rank});
   }
-  return RankDevices(list);
+  return RankDevices(list, std::move(nodes));
 }
 
 TEST(CommTable, ChoosesNoCommunicatorForOneRank) {
@@ -44,25 +45,25 @@ TEST(CommTable, ChoosesThatOfCpuDevicesInAnySession) {
 TEST(CommTable, ChoosesHostMemoryForBothKinds) {
   const RankDevices of_session = devices("gcg");
   CommTable table(of_session);
-  EXPECT_EQ(table.choose(set_of({0, 1, 2})), CommChoice::host());
-  EXPECT_EQ(table.choose(set_of({0, 1})), CommChoice::host());
-  EXPECT_FALSE(table.is_nccl(table.choose(set_of({0, 1})), set_of({0, 1})));
+  for (const RankSet& ranks : {set_of({0, 1, 2}), set_of({0, 1})}) {
+    EXPECT_EQ(table.choose(ranks), CommChoice::host());
+    EXPECT_FALSE(table.is_nccl(table.choose(ranks), ranks));
+  }
 }
 
-TEST(CommTable, ChoosesThatOfNodesForRanksOnSeveral) {
-  const std::vector<DeviceId> list(5, DeviceId{.kind = DeviceKind::cpu, .index = 0});
-  const RankDevices of_session(list, {{0, 2, 0, 2}, {1, 2, 2, 3}});
+TEST(CommTable, ChoosesThatOfNodesForCpuDevicesAndBothKindsOnSeveral) {
+  const RankDevices of_session = devices("ccggc", {{0, 2, 0, 2}, {1, 2, 2, 3}});
   CommTable table(of_session);
-  EXPECT_EQ(table.choose(set_of({0, 1})), CommChoice::devices(CommChoice::kOfSession));
-  EXPECT_EQ(table.choose(set_of({2, 4})), CommChoice::devices(CommChoice::kOfSession));
-  EXPECT_EQ(table.choose(set_of({1, 2})), CommChoice::nodes());
-  EXPECT_EQ(table.choose(set_of({0, 1, 2, 3, 4})), CommChoice::nodes());
+  EXPECT_EQ(table.choose(set_of({0, 1})), CommChoice::devices(CommChoice::kOfSession)) << "on one node";
+  for (const RankSet& ranks : {set_of({1, 4}), set_of({1, 2}), set_of({0, 1, 2, 3, 4})}) {
+    EXPECT_EQ(table.choose(ranks), CommChoice::nodes());
+    EXPECT_FALSE(table.is_nccl(table.choose(ranks), ranks));
+  }
   EXPECT_EQ(table.choose(set_of({3})), CommChoice::alone());
 }
 
 TEST(CommTable, ChoosesNcclForGpusOnSeveralNodes) {
-  const std::vector<DeviceId> list(4, DeviceId{.kind = DeviceKind::cuda, .index = 0});
-  const RankDevices of_session(list, {{0, 2, 0, 2}, {1, 2, 2, 2}});
+  const RankDevices of_session = devices("gggg", {{0, 2, 0, 2}, {1, 2, 2, 2}});
   CommTable table(of_session);
   EXPECT_EQ(table.choose(set_of({0, 1, 2, 3})), CommChoice::devices_of_nodes(CommChoice::kOfSession));
   EXPECT_EQ(table.choose(set_of({0, 1})), CommChoice::devices(1)) << "on one node";
@@ -70,16 +71,6 @@ TEST(CommTable, ChoosesNcclForGpusOnSeveralNodes) {
   EXPECT_TRUE(table.is_nccl(table.choose(set_of({1, 2})), set_of({1, 2})));
   EXPECT_TRUE(table.choose(set_of({1, 2})).spans_nodes());
   EXPECT_FALSE(table.choose(set_of({0, 1})).spans_nodes());
-}
-
-TEST(CommTable, ChoosesHostMemoryForBothKindsOnSeveralNodes) {
-  std::vector<DeviceId> list(4, DeviceId{.kind = DeviceKind::cuda, .index = 0});
-  list.back().kind = DeviceKind::cpu;
-  const RankDevices of_session(list, {{0, 2, 0, 2}, {1, 2, 2, 2}});
-  CommTable table(of_session);
-  EXPECT_EQ(table.choose(set_of({0, 1, 2, 3})), CommChoice::nodes());
-  EXPECT_FALSE(table.is_nccl(table.choose(set_of({1, 3})), set_of({1, 3})));
-  EXPECT_EQ(table.choose(set_of({0, 2})), CommChoice::devices_of_nodes(1));
 }
 
 TEST(CommTable, GivesEachSetOfGpusItsOwn) {

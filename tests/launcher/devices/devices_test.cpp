@@ -76,12 +76,6 @@ TEST(Devices, SayWhereTheBadChoiceWasMade) {
   EXPECT_THAT(said_outside, testing::ThrowsMessage<Error>(testing::StartsWith("SYNCRUN_DEVICES: ")));
 }
 
-TEST(Devices, HaveTheNamesOfTheirList) {
-  EXPECT_THAT(resolve_devices("dev0=cpu0,cpu1,dev1=cpu0", "", kFromCommandLine).names,
-              testing::ElementsAre(DeviceName{"dev0", 0}, DeviceName{"dev1", 0}));
-  EXPECT_THAT(resolve_devices("", "cpu", kFromCommandLine).names, testing::IsEmpty());
-}
-
 TEST(Devices, AreChosenByTheFirstTextThatIsNotEmpty) {
   const auto names_by = [](const DevicesChoice& choice) {
     return names(resolve_devices(choice, kFromEnvironment).by_rank);
@@ -116,11 +110,6 @@ TEST(Devices, ThatCrowdTheCoresAreWorthANote) {
   EXPECT_EQ(crowd("9", 1), "9 workers share 1 core, so calls are slow; -n cpu starts one worker per core");
 }
 
-TEST(Devices, OfBothKindsAreMappedByThemselves) {
-  const std::vector<DeviceId> both{{DeviceKind::cuda, 0}, {DeviceKind::cpu, 1}, {DeviceKind::cpu, 2}};
-  EXPECT_EQ(describe_mapping(both), "rank 0 on cuda0, rank 1 on cpu1, rank 2 on cpu2");
-}
-
 TEST(Devices, MayBeOfBothKindsIfTheirGpusAreVisible) {
   const std::vector<DeviceId> both{{DeviceKind::cuda, 0}, {DeviceKind::cpu, 7}, {DeviceKind::cuda, 1}};
   EXPECT_NO_THROW(check_gpus(both, "--devices", 2));
@@ -128,11 +117,6 @@ TEST(Devices, MayBeOfBothKindsIfTheirGpusAreVisible) {
   EXPECT_THAT(one_visible, testing::ThrowsMessage<Error>("--devices: got cuda1, but 1 GPU is visible"));
   const auto none_visible = [&] { check_gpus(both, "--devices", 0); };
   EXPECT_THAT(none_visible, testing::ThrowsMessage<Error>("--devices: got cuda0, but no GPU is visible"));
-}
-
-TEST(Devices, RefusesBothKindsInABuildWithoutCuda) {
-  if (cuda_is_built()) GTEST_SKIP() << "this build has CUDA";
-  EXPECT_THAT(refusal("cpu0,cuda0", ""), HasSubstr("'cpu0,cuda0' needs CUDA"));
 }
 
 TEST(Devices, RefusesCudaInABuildWithoutIt) {
@@ -160,29 +144,20 @@ TEST(Devices, RefusesMoreThanTheLargestWorld) {
   EXPECT_THAT(refusal(list, ""), HasSubstr("at most"));
 }
 
-TEST(VisibleGpus, AreAllWithoutTheVariable) { EXPECT_EQ(count_visible_gpus(nullptr, 4), 4); }
-
-TEST(VisibleGpus, AreAsManyAsTheVariableLists) {
+TEST(VisibleGpus, AreThoseThatTheVariableLists) {
+  EXPECT_EQ(count_visible_gpus(nullptr, 4), 4);
   EXPECT_EQ(count_visible_gpus("2,0", 4), 2);
   EXPECT_EQ(count_visible_gpus("GPU-8932f937,GPU-7f1c", 1), 2);
+  for (const char* none : {"", "-1", "NoDevFiles"}) EXPECT_EQ(count_visible_gpus(none, 4), 0) << none;
+  EXPECT_EQ(count_visible_gpus("1,-1,2", 4), 1) << "the list ends at the first entry that names no GPU";
+  EXPECT_EQ(count_visible_gpus("0,7", 4), 1);
+  EXPECT_EQ(count_visible_gpus("0", 0), 0);
 }
 
 TEST(VisibleGpus, AreOneOfTheMigInstances) {
   EXPECT_EQ(count_visible_gpus("MIG-8932f937,MIG-7f1c", 1), 1);
   EXPECT_EQ(count_visible_gpus("MIG-GPU-8932f937/1/0", 4), 1);
   EXPECT_EQ(count_visible_gpus("GPU-8932f937,MIG-7f1c", 2), 1) << "CUDA shows GPUs or an instance, and not both";
-}
-
-TEST(VisibleGpus, AreNoneWhereTheVariableSaysSo) {
-  EXPECT_EQ(count_visible_gpus("", 4), 0);
-  EXPECT_EQ(count_visible_gpus("-1", 4), 0);
-  EXPECT_EQ(count_visible_gpus("NoDevFiles", 4), 0);
-}
-
-TEST(VisibleGpus, EndAtTheFirstEntryThatNamesNone) {
-  EXPECT_EQ(count_visible_gpus("1,-1,2", 4), 1);
-  EXPECT_EQ(count_visible_gpus("0,7", 4), 1);
-  EXPECT_EQ(count_visible_gpus("0", 0), 0);
 }
 
 TEST(RankDevices, SendValuesThroughTheHostIfTheDevicesCannotReadEachOther) {

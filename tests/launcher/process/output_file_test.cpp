@@ -50,17 +50,6 @@ class OutputFiles : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(OutputFiles, AreMadeAndEmptied) {
-  OutputFile first(at("file"), "the trace");
-  first.write("a long first text");
-  first.close();
-  EXPECT_EQ(text_of(at("file")), "a long first text");
-  OutputFile second(at("file"), "the trace");
-  second.write("short");
-  second.close();
-  EXPECT_EQ(text_of(at("file")), "short");
-}
-
 TEST_F(OutputFiles, KeepWhatTheyHadWhereTheyAreAppendedTo) {
   write_text(at("file"), "kept ");
   const FileDescriptor first = open_output(at("file"), OpenMode::append, "the log file");
@@ -72,27 +61,12 @@ TEST_F(OutputFiles, KeepWhatTheyHadWhereTheyAreAppendedTo) {
   EXPECT_EQ(::fcntl(first.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
-TEST_F(OutputFiles, ThatArePipesAreRefusedAtOnce) {
-  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
-  EXPECT_THAT(refusal(at("pipe")), AllOf(HasSubstr("found a pipe"), HasSubstr("name another file")));
-}
-
 TEST_F(OutputFiles, ThatArePipesWithAReaderAreNotEvenOpened) {
   ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
   const FileDescriptor reader(::open(at("pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   refusal(at("pipe"));
   pollfd entry{reader.get(), POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 0), 0) << "the reader would see a writer come and go";
-}
-
-TEST_F(OutputFiles, ThatAreLinksAreNotFollowed) {
-  write_text(at("precious"), "precious");
-  ASSERT_EQ(::symlink(at("precious").c_str(), at("link").c_str()), 0);
-  ASSERT_EQ(::symlink(at("new").c_str(), at("dangling").c_str()), 0);
-  EXPECT_THAT(refusal(at("link")), HasSubstr("found a symbolic link"));
-  EXPECT_THAT(refusal(at("dangling")), HasSubstr("found a symbolic link"));
-  EXPECT_EQ(text_of(at("precious")), "precious");
-  EXPECT_NE(::access(at("new").c_str(), F_OK), 0);
 }
 
 TEST_F(OutputFiles, InAFolderThatIsALinkAreWritten) {

@@ -21,70 +21,11 @@ JobEnd ended(int wait_status) {
   return end;
 }
 
-TEST(Conclusion, IsSilentAboutSuccess) {
-  const auto conclusion = conclude(ended(exited(0)));
-  EXPECT_EQ(conclusion.exit_code, 0);
-  EXPECT_EQ(conclusion.message, "");
-}
-
-TEST(Conclusion, PassesTheExitCodeOn) {
-  const auto conclusion = conclude(ended(exited(3)));
-  EXPECT_EQ(conclusion.exit_code, 3);
-  EXPECT_EQ(conclusion.message, "the program exited with code 3");
-}
-
-TEST(Conclusion, NamesTheSignalThatKilledTheMaster) {
-  const auto conclusion = conclude(ended(killed_by(SIGSEGV)));
-  EXPECT_EQ(conclusion.exit_code, 128 + SIGSEGV);
-  EXPECT_EQ(conclusion.message, "the master (pid 12) was killed by SIGSEGV (Segmentation fault)");
-}
-
-TEST(Conclusion, IsSilentAboutAReaderThatHasSeenEnough) {
-  auto end = ended(killed_by(SIGPIPE));
-  EXPECT_EQ(conclude(end).message, "the master (pid 12) was killed by SIGPIPE (Broken pipe)");
-  end.output_has_no_reader = true;
-  EXPECT_EQ(conclude(end).message, "");
-  EXPECT_EQ(conclude(end).exit_code, 128 + SIGPIPE);
-  end.verdict = "rank 1 was lost";
-  EXPECT_EQ(conclude(end).message, "rank 1 was lost");
-  auto other = ended(killed_by(SIGSEGV));
-  other.output_has_no_reader = true;
-  EXPECT_NE(conclude(other).message, "");
-}
-
-TEST(Conclusion, PrefersTheMastersVerdict) {
-  auto end = ended(exited(1));
-  end.verdict = "rank 1 was lost";
-  EXPECT_EQ(conclude(end).message, "rank 1 was lost");
-  EXPECT_EQ(conclude(end).exit_code, 1);
-}
-
 TEST(Conclusion, IsTheStopSignalWhateverTheMasterReturned) {
   auto end = ended(exited(0));
   end.stop_signal = SIGINT;
   EXPECT_EQ(conclude(end).exit_code, 130);
   EXPECT_EQ(conclude(end).message, "stopped by SIGINT (Interrupt)");
-}
-
-TEST(Conclusion, SaysWhyAJobWasKilled) {
-  auto end = ended(killed_by(SIGKILL));
-  end.stop_signal = SIGTERM;
-  end.grace = std::chrono::milliseconds(1500);
-  end.killed = KillReason::grace_over;
-  EXPECT_EQ(conclude(end).message, "stopped by SIGTERM (Terminated), and killed since it had not ended 1.5 s later");
-  end.killed = KillReason::second_signal;
-  EXPECT_EQ(conclude(end).message, "stopped by SIGTERM (Terminated), and killed at the second signal");
-}
-
-TEST(Conclusion, DoubtsAProgramThatNeverStartedSyncrun) {
-  auto end = ended(exited(0));
-  end.said_hello = false;
-  EXPECT_EQ(conclude(end).exit_code, 125);
-  EXPECT_EQ(conclude(end).message,
-            "prog ended (exited with code 0) without starting Syncrun: is it a Syncrun program? Its main must call "
-            "syncrun::run or syncrun::serve_if_worker");
-  end.wait_status = exited(4);
-  EXPECT_EQ(conclude(end).exit_code, 4);
 }
 
 TEST(Conclusion, SaysHowTheLoaderFindsTheLibrary) {
@@ -100,13 +41,6 @@ TEST(Conclusion, SaysHowTheLoaderFindsTheLibrary) {
   EXPECT_EQ(conclude(end).exit_code, 127);
   end.library_folder = "/opt/syncrun/lib";
   EXPECT_THAT(conclude(end).message, testing::HasSubstr("LD_LIBRARY_PATH=/opt/syncrun/lib, or"));
-}
-
-TEST(Conclusion, SaysThatTheMasterWasKilledForLackOfMemory) {
-  auto end = ended(killed_by(SIGKILL));
-  end.kill_hint = ", probably by the out-of-memory killer";
-  EXPECT_EQ(conclude(end).message,
-            "the master (pid 12) was killed by SIGKILL (Killed), probably by the out-of-memory killer");
 }
 
 TEST(Conclusion, EndsAFailureWithTheOtherFaults) {

@@ -17,9 +17,7 @@ namespace syncrun::test {
 namespace {
 
 using namespace detail;
-using testing::Contains;
 using testing::ElementsAre;
-using testing::IsEmpty;
 
 class Copies : public testing::Test {
  protected:
@@ -73,25 +71,6 @@ class Copies : public testing::Test {
   std::shared_ptr<VariableRecord> weights = make("weights");
 };
 
-TEST_F(Copies, ArePlacedOnOneRankOnly) {
-  const std::size_t used = session.heap.used_bytes();
-  set(*weights, 1, {1, 2, 3});
-  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2, 3));
-  EXPECT_THAT(copy(*weights, 0), IsEmpty());
-  EXPECT_TRUE(facts().assigned.has(1));
-  EXPECT_FALSE(facts().assigned.has(0));
-  EXPECT_EQ(facts().extents[1][0], 3);
-  EXPECT_EQ(session.heap.used_bytes(), used) << "what values travelled in is free again";
-  EXPECT_THAT(session.commands.log, ElementsAre("await users", "set of weights"));
-}
-
-TEST_F(Copies, ComeBackAsTheyAre) {
-  set(*weights, 2, {4, 5});
-  const FetchedCopy values(session.commands, *weights, 2, "get");
-  const auto* floats = reinterpret_cast<const float*>(values.values());
-  EXPECT_THAT(std::vector<float>(floats, floats + 2), ElementsAre(4, 5));
-}
-
 TEST_F(Copies, ThatARankGaveUpInAFailureAreNoLongerAssigned) {
   set(*weights, 0, {1, 2});
   session.commands.on_command = [&](const Command&) {
@@ -129,57 +108,6 @@ TEST_F(Copies, ThatGetAnotherShapeWaitForTheCallsThatReadIt) {
   copy_variable(session.commands, weights, 0, 2);
   EXPECT_THAT(session.commands.log, ElementsAre("await users", "copy of weights"));
   EXPECT_EQ(facts().extents[2][0], 2);
-}
-
-class CopiesFromARank : public Copies {
- protected:
-  CopiesFromARank() {
-    set_all(*weights, {1, 2});
-    session.commands.log.clear();
-    session.commands.leaves_in_flight = true;
-    weights->writes.failures.push_back({RankSet::only(0), failure});
-  }
-  std::shared_ptr<CallFailure> failure =
-      session.calls.failures().note(std::make_exception_ptr(Error(ErrorKind::function, "no such product")));
-};
-
-TEST_F(CopiesFromARank, ThrowAFailureThereThatTheProgramHasNotSeen) {
-  try {
-    copy_variable(session.commands, weights, 0, 2);
-    FAIL() << "the failure on rank 0 was ignored";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("no such product"));
-  }
-  EXPECT_TRUE(failure->is_seen);
-}
-
-TEST_F(CopiesFromARank, DoNotThrowAFailureElsewhere) {
-  copy_variable(session.commands, weights, 1, 2);
-  EXPECT_FALSE(failure->is_seen);
-}
-
-TEST_F(CopiesFromARank, DoNotThrowAFailureThatTheProgramHasSeen) {
-  failure->is_seen = true;
-  copy_variable(session.commands, weights, 0, 2);
-  EXPECT_THAT(session.commands.log, ElementsAre("copy of weights"));
-}
-
-TEST_F(Copies, ArePassedOnFromAPeerWhereAllWereMadeEqual) {
-  set_all(*weights, {1, 2});
-  const Failure failure = lose_rank_1();
-  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2));
-  EXPECT_THAT(failure.restored, ElementsAre("weights"));
-  EXPECT_THAT(failure.undefined, IsEmpty());
-  EXPECT_TRUE(weights->is_replicated);
-}
-
-TEST_F(Copies, OfWhichOneSurvivorsDiffersArePassedOnAsUndefined) {
-  set_all(*weights, {1, 2});
-  copy(*weights, 2) = {1, 7};  // as if rank 2 were a step ahead or behind
-  const Failure failure = lose_rank_1();
-  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2)) << "the first survivor's";
-  EXPECT_THAT(failure.restored, IsEmpty());
-  EXPECT_THAT(failure.undefined, ElementsAre("weights"));
 }
 
 TEST_F(Copies, ThatDifferedAtTheFirstLossArePassedOnAfterTheSecond) {
@@ -304,39 +232,6 @@ TEST_F(CopiesOfBothKinds, ArePassedOnFromAPeerOfTheSameKind) {
   copy(*weights, 0) = {3, 4};
   lose_rank_1();
   EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2)) << "that of rank 2";
-}
-
-TEST_F(Copies, ThatOnlyTheLostWorkerHadAreUndefinedAndNotAssigned) {
-  for (int rank = 0; rank < 3; ++rank) set(*weights, rank, {1, 2});
-  const Failure failure = lose_rank_1();
-  EXPECT_THAT(failure.undefined, ElementsAre("weights"));
-  EXPECT_FALSE(facts().assigned.has(1));
-  EXPECT_EQ(facts().extents[1][0], 0);
-  EXPECT_EQ(facts().extents[0][0], 2) << "the others keep theirs";
-}
-
-TEST_F(Copies, ThatTheLostWorkerDidNotHaveAreNotMentioned) {
-  set(*weights, 0, {1, 2});
-  const Failure failure = lose_rank_1();
-  EXPECT_THAT(failure.restored, IsEmpty());
-  EXPECT_THAT(failure.undefined, IsEmpty());
-}
-
-TEST_F(Copies, ObjectsAreConstructedOnNewWorkersOnly) {
-  const auto object = std::make_shared<ObjectRecord>();
-  object->id = 5;
-  object->name = "model";
-  object->constructor = 64;
-  object->arguments.resize(3);
-  registry.add(object);
-  session.commands.on_command = [](const Command& command) {
-    EXPECT_EQ(command.ranks, RankSet::only(1));
-    EXPECT_TRUE(command.call().constructs);
-    EXPECT_EQ(command.call().object, 5U);
-    EXPECT_EQ(command.arguments[0].bytes, 3U);
-  };
-  lose_rank_1();
-  EXPECT_THAT(session.commands.log, Contains("construction of model"));
 }
 
 }  // namespace

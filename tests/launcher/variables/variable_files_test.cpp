@@ -4,12 +4,9 @@
 
 #include <gmock/gmock.h>
 
-#include <array>
-#include <map>
 #include <optional>
 #include <span>
 
-#include "common/arrays/npy.hpp"
 #include "tests/launcher/calls/played_commands.hpp"
 
 namespace syncrun::test {
@@ -78,7 +75,6 @@ class RowsOfRanks : public testing::Test {
     session.commands.on_command = [this](const Command& command) { record(command); };
   }
 
-  const CopyFacts& facts() { return variable->copies(session.commands.settled()); }
   /// "rank 0: 16 bytes at 4 of x@0 from 8 of its copy".
   void record(const Command& command) {
     const auto& payload = command.as<FilesPayload>();
@@ -90,18 +86,12 @@ class RowsOfRanks : public testing::Test {
     const Segment& segment = session.pool.segment();
     for (const int rank : command.ranks) {
       const FilesSlot& slot = segment.at<const FilesSlot>(payload.slots)[rank];
-      if (payload.action == FilesAction::take)
-        segment.at<VariableEntry>(payload.variable)->copies()[rank] = taken(slot);
       for (const FilePiece& piece : std::span(segment.at<const FilePiece>(slot.pieces), slot.pieces_count)) {
         pieces.push_back("rank " + std::to_string(rank) + ": " + std::to_string(piece.bytes) + " bytes at " +
                          std::to_string(piece.at) + " of " + text(piece.name) + " from " +
                          std::to_string(piece.copy_at));
-        if (piece.front.bytes != 0) fronts[text(piece.name)] = text(piece.front);
       }
     }
-  }
-  static VariableCopy taken(const FilesSlot& slot) {
-    return {.place = 0, .exported = 0, .capacity_bytes = 100, .extents = slot.extents, .spare = 0};
   }
   std::string text(const TextPlace& place) {
     return {session.pool.segment().at<const char>(place.offset), place.bytes};
@@ -117,17 +107,7 @@ class RowsOfRanks : public testing::Test {
   std::optional<FilesAction> fails_at;
   std::vector<FilesAction> actions;
   std::vector<std::string> pieces;
-  std::map<std::string, std::string> fronts;
 };
-
-TEST_F(RowsOfRanks, AreWrittenToTheFilesOfTheirNodes) {
-  const std::size_t used = session.heap.used_bytes();
-  write_rows(session.commands, on_disk({2, 3}));
-  EXPECT_THAT(pieces, ElementsAre("rank 0: 16 bytes at 0 of x@0 from 0", "rank 2: 24 bytes at 0 of x@1 from 0"));
-  EXPECT_EQ(fronts["x@0"], npy_header(DType::float32, std::array<std::int64_t, 2>{2, 2}));
-  EXPECT_EQ(fronts["x@1"], npy_header(DType::float32, std::array<std::int64_t, 2>{3, 2}));
-  EXPECT_EQ(session.heap.used_bytes(), used);
-}
 
 TEST_F(RowsOfRanks, AreWrittenInParts) {
   write_rows(session.commands, on_disk({2, 3}), 10);
@@ -137,36 +117,11 @@ TEST_F(RowsOfRanks, AreWrittenInParts) {
   EXPECT_EQ(actions.size(), 3U);
 }
 
-TEST_F(RowsOfRanks, AreReadByTheRanksAndThenTaken) {
-  const std::size_t used = session.heap.used_bytes();
-  {
-    RowsRead read(session.commands, on_disk({1, 4}), scattered(5), 7);
-    EXPECT_THAT(pieces, ElementsAre("rank 0: 8 bytes at 0 of x@0 from 0", "rank 0: 8 bytes at 0 of x@1 from 8",
-                                    "rank 1: 16 bytes at 8 of x@1 from 0", "rank 2: 8 bytes at 24 of x@1 from 0"));
-    EXPECT_FALSE(facts().assigned.any()) << "the copies are unchanged";
-    read.take();
-  }
-  EXPECT_THAT(actions, ElementsAre(FilesAction::read, FilesAction::take));
-  EXPECT_TRUE(facts().assigned.all());
-  EXPECT_EQ(facts().extents[1], (Extents{2, 2}));
-  EXPECT_EQ(session.heap.used_bytes(), used);
-}
-
-TEST_F(RowsOfRanks, AreAllReadByEachRankIfTheyAreReplicated) {
-  RowsRead read(session.commands, on_disk({1, 2}), {Extents{3, 2}, Placement::replicated, {}}, 7);
-  EXPECT_EQ(pieces.size(), 6U);
-  EXPECT_THAT(pieces, testing::Contains("rank 2: 16 bytes at 0 of x@1 from 8"));
-  read.take();
-  EXPECT_TRUE(variable->is_replicated);
-  for (const Extents& own : facts().extents) EXPECT_EQ(own, (Extents{3, 2}));
-}
-
 TEST_F(RowsOfRanks, AreDividedByTheWeightsOfTheRanks) {
   const std::vector<double> weights{1, 0, 4};
-  RowsRead read(session.commands, on_disk({1, 4}), {Extents{5, 2}, Placement::scattered, RowWeights(weights, 3)}, 7);
+  const RowsRead read(session.commands, on_disk({1, 4}), {Extents{5, 2}, Placement::scattered, RowWeights(weights, 3)},
+                      7);
   EXPECT_THAT(pieces, ElementsAre("rank 0: 8 bytes at 0 of x@0 from 0", "rank 2: 32 bytes at 0 of x@1 from 0"));
-  read.take();
-  EXPECT_EQ(facts().extents[1][0], 0);
 }
 
 TEST_F(RowsOfRanks, AreForgottenIfTheyAreNotTaken) {
