@@ -11,9 +11,7 @@ for option in "$@"; do
 done
 
 install_missing
-if [[ " ${configure_options[*]-} " != *" -DSYNCRUN_CUDA=OFF "* ]]; then
-  bring_cudnn_frontend
-  choose_cuda_architectures
-fi
+choose_gpus
+[[ " ${configure_options[*]} " == *" -DSYNCRUN_CUDA=OFF "* ]] || bring_cudnn_frontend
 configure_and_build release all all_verify_interface_header_sets
 run_tests release "${for_ctest[@]}"

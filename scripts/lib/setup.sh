@@ -172,16 +172,22 @@ find_clang_tidy() {
   fi
 }
 
-# Chooses the GPUs to compile for, in a build that stays on this machine: those of this machine. If it has none, the
-# choice is the oldest architecture that Syncrun supports, because its code also runs on all later ones. Each further
-# architecture would take the same time again. A folder of a build keeps its options, and .ci/run leaves one without CUDA.
-choose_cuda_architectures() {
+# Chooses the GPUs to compile for, in a build that stays on this machine: those of this machine. If it has none, it cannot
+# run the code for GPUs, which takes more time to compile than all the rest. A folder of a build keeps its options, so this
+# function always sets the option. An option of the user has precedence.
+choose_gpus() {
   local found
-  configure_options=("-DSYNCRUN_CUDA=AUTO" "${configure_options[@]}")
-  command -v nvcc >/dev/null || return 0
+  [[ " ${configure_options[*]-} " != *" -DSYNCRUN_CUDA="* ]] || return 0
   found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -u |
     paste -s -d ';') || true
-  configure_options+=("-DCMAKE_CUDA_ARCHITECTURES=${found:-80}")
+  if command -v nvcc >/dev/null && [ -n "$found" ]; then
+    configure_options+=(-DSYNCRUN_CUDA=AUTO "-DCMAKE_CUDA_ARCHITECTURES=$found")
+    return
+  fi
+  configure_options+=(-DSYNCRUN_CUDA=OFF)
+  if command -v nvcc >/dev/null; then
+    say "This machine has no GPU, so the code for GPUs is not compiled (cmake -DSYNCRUN_CUDA=ON compiles it)"
+  fi
 }
 
 # For scripts that only run a demo: the tests and the benchmarks require more packages. A folder that has them keeps them.
