@@ -26,7 +26,6 @@ SKIP_CODE = 77
 VERDICT_LIMIT_S = 3.5
 END_LIMIT_S = 15
 BUSY_S = 15  # what limits get in addition, because other programs may use this machine; matrix.py measures without them
-LATE_VERDICT_S = 4  # from the limit of a start to the message, with the start of the job itself
 options = None
 
 
@@ -289,13 +288,10 @@ class Collectives(OnHosts):
 
     def test_the_nodes_exchange_blocks_while_the_program_computes(self):
         for engine in self.for_each_engine(("openmpi",)):
-            for _ in range(3):  # other programs may use this machine
-                job = self.job(engine, ["meanwhile"])
-                self.assertEqual(job.finish(), 0, job.text)
-                waited = float(re.search(r"192 results after (\S+) s", job.text)[1])
-                if waited < 1:  # the program has computed for 2 s
-                    break
-            self.assertLess(waited, 1, job.text)
+            job = self.job(engine, ["meanwhile"])
+            self.assertEqual(job.finish(), 0, job.text)
+            waited = float(re.search(r"192 results after (\S+) s", job.text)[1])
+            self.assertLess(waited, 1, job.text)  # the program has computed for 2 s
 
     def test_a_rank_that_does_not_come_is_named_at_the_deadline(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -502,7 +498,7 @@ class BadInput(OnHosts):
         job = self.job(engine, ["calls"], more=["--start-timeout", "3"], syncrun=self.on_one_node(absent, "exec sleep 9"))
         when = job.await_line(r"MPI has not connected the nodes within 3000 ms: expected 3 nodes, " + pattern +
                               r"\. .*\(--start-timeout sets another limit\)")  # fmt: skip
-        self.assertLess(when - began, 3 + LATE_VERDICT_S + BUSY_S, job.text)
+        self.assertLess(when - began, 3 + BUSY_S, job.text)
         self.check_nothing_left()
         self.assertNotEqual(job.finish(), 0, job.text)
 
