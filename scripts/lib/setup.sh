@@ -223,7 +223,7 @@ configure_and_build() {
 # run_tests PRESET [CTEST-OPTION...]: runs ctest, and prints its lines. The lines with its count and its time come last,
 # even if ctest prints a list of skipped or failed tests after them. Since many tests wait for deadlines, one test more
 # runs at a time than there are jobs, and two more in the preset `release`, which has the tests on several nodes. With
-# jobs=1, only one runs at a time.
+# jobs=1, only one runs at a time. PRESET may also be a folder in that of a preset.
 run_tests() {
   local preset=$1 at_once=1
   shift
