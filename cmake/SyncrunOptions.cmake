@@ -40,8 +40,11 @@ option(SYNCRUN_UNITY "Compile sources of a target together" ${unity_by_default})
 
 # Compiles the sources of a target together if SYNCRUN_UNITY is on. The names in their anonymous namespaces must differ.
 # Each source must still include what it uses: scripts/lint.sh checks every source of the library separately.
+# All sources of a target are one unit. In smaller units, the options and the order of the sources would decide which
+# names meet. So some configurations would not compile.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
 function(syncrun_compile_together target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SYNCRUN_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SYNCRUN_UNITY})
   # From CMake 3.31 on, unity builds also combine kernels. But the same names occur in several files of kernels, and
   # nvcc takes long for each of them alone. So they are compiled separately.
   get_target_property(kernels ${target} SOURCES)
