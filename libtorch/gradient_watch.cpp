@@ -133,7 +133,6 @@ void GradientWatch::add_final(std::size_t index) {
   }
   check_gradient_place(parameter, pass_->gradient);
   is_final_[index] = true;
-  if (index > 0) is_final_[index - 1] = true;
   report_end();
 }
 

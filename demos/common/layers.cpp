@@ -106,7 +106,7 @@ void relu_backward(std::size_t elements, const T* y, T* dy) {
 template <typename T>
 void dropout(std::span<const std::int64_t> row_ids, std::size_t units, double rate, DropoutKey key, const T* x, T* y) {
   for (const std::int64_t row : row_ids) {
-    dropout_row(static_cast<std::uint64_t>(&row - row_ids.data()), units, rate, key, x, y);
+    dropout_row(static_cast<std::uint64_t>(row), units, rate, key, x, y);
     x += units;
     y += units;
   }

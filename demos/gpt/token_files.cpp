@@ -13,7 +13,7 @@ TokenFile measure(const std::filesystem::path& path, std::int64_t least_tokens) 
   const auto bytes = std::filesystem::file_size(path, failure);
   if (failure) throw demos::UsageError("--data: cannot read " + path.string() + ": " + failure.message());
   const auto tokens = static_cast<std::int64_t>(bytes / sizeof(std::uint16_t));
-  if (tokens >= least_tokens) return {path, tokens};
+  if (tokens >= least_tokens && bytes % sizeof(std::uint16_t) == 0) return {path, tokens};
   throw demos::UsageError("--data: expected " + std::to_string(least_tokens) + " tokens of two bytes or more in " +
                           path.string() + " (--block-size + 1), found " + std::to_string(bytes) + " bytes");
 }

@@ -17,22 +17,18 @@
 
 namespace demos::testing {
 
-/// The reason why there is no GPU for tests, or an empty string if there is one.
-inline std::string reason_without_gpu() {
-  int count = 0;
-  const cudaError_t code = cudaGetDeviceCount(&count);
-  if (code != cudaSuccess) return std::string("no GPU: ") + cudaGetErrorString(code);
-  return count == 0 ? "no GPU: CUDA finds no device" : "";
-}
-
-/// A fixture for tests that require a GPU. Without one, they are reported as skipped.
-class OnGpu : public ::testing::Test {
+/// A fixture for tests that require a GPU, or several. Without them, they are reported as skipped.
+template <int kGpus>
+class OnGpus : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string reason = reason_without_gpu();
-    if (!reason.empty()) GTEST_SKIP() << reason;
+    int count = 0;
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess) GTEST_SKIP() << "no GPU: " << cudaGetErrorString(code);
+    if (count < kGpus) GTEST_SKIP() << kGpus << " GPUs wanted, " << count << " present";
   }
 };
+using OnGpu = OnGpus<1>;
 
 /// Values in device memory.
 template <typename E>

@@ -10,31 +10,25 @@ namespace {
 
 using syncrun::test::CommandResult;
 
-class ExamplesOnGpus : public demos::testing::OnGpu, public ::testing::WithParamInterface<const char*> {
- protected:
-  static void expect_as_expected(const std::string& devices) {
-    const std::string program = std::string(EXAMPLES_DIRECTORY "/example_") + GetParam();
-    const CommandResult result = syncrun::test::run_command({SYNCRUN_COMMAND, "--devices", devices, program});
-    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-    EXPECT_THAT(result.output, ::testing::EndsWith("\nas expected\n"));
+void expect_as_expected(const std::string& name, const std::string& devices) {
+  const std::string program = EXAMPLES_DIRECTORY "/example_" + name;
+  const CommandResult result = syncrun::test::run_command({SYNCRUN_COMMAND, "--devices", devices, program});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, ::testing::EndsWith("\nas expected\n"));
+}
+
+class ExamplesOnGpus : public demos::testing::OnGpu {};
+TEST_F(ExamplesOnGpus, AreAsExpected) {
+  for (const char* name : {"batch_and_minibatch", "batch_s", "reductions_and_slices"}) {
+    expect_as_expected(name, "cuda0");
   }
-};
-
-TEST_P(ExamplesOnGpus, AreAsExpectedOnOne) {
-  if (GetParam() == std::string("shared_variables")) GTEST_SKIP() << "this example requires two devices";
-  expect_as_expected("cuda0");
 }
 
-TEST_P(ExamplesOnGpus, AreAsExpectedOnTwo) {
-  int count = 0;
-  demos::check_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  if (count < 2) GTEST_SKIP() << "needs two GPUs, and there is one";
-  expect_as_expected("cuda0,cuda1");
+class ExamplesOnTwoGpus : public demos::testing::OnGpus<2> {};
+TEST_F(ExamplesOnTwoGpus, AreAsExpected) {
+  for (const char* name : {"batch_and_minibatch", "batch_s", "reductions_and_slices", "shared_variables"}) {
+    expect_as_expected(name, "cuda0,cuda1");
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(All, ExamplesOnGpus,
-                         ::testing::Values("batch_and_minibatch", "batch_s", "reductions_and_slices",
-                                           "shared_variables"),
-                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

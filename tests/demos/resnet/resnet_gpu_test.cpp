@@ -56,16 +56,7 @@ TEST_F(ResnetOnGpus, SaysHowMuchAStepWantsWhereMemoryIsShort) {
   EXPECT_THAT(result.errors, ::testing::HasSubstr("if memory is short: --slices N computes a step in N passes"));
 }
 
-class ResnetOnTwoGpus : public demos::testing::OnGpu {
- protected:
-  void SetUp() override {
-    OnGpu::SetUp();
-    if (IsSkipped()) return;
-    int gpus = 0;
-    demos::check_cuda(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
-    if (gpus < 2) GTEST_SKIP() << "one GPU";
-  }
-};
+class ResnetOnTwoGpus : public demos::testing::OnGpus<2> {};
 
 TEST_F(ResnetOnTwoGpus, TrainTheParametersOfOneWithSynchronisedNormalisation) {
   EXPECT_LT(distance_of_trained_params("cuda0,cuda1", "cuda0", {.learning_rate = kTestedRate}), kSameParams);

@@ -36,9 +36,10 @@ std::vector<std::string> figures_of(const CommandResult& result) {
   return figures;
 }
 
-class ResnetOnPlannedGpus : public demos::testing::OnGpu {
+template <int kGpus>
+class ResnetOnPlanned : public demos::testing::OnGpus<kGpus> {
  protected:
-  ResnetOnPlannedGpus() { write_digits(folder_.path()); }
+  ResnetOnPlanned() { write_digits(folder_.path()); }
 
   /// With 65 rows, the last batch has another number of rows than the others. On two devices, their numbers of rows
   /// differ too.
@@ -93,6 +94,8 @@ class ResnetOnPlannedGpus : public demos::testing::OnGpu {
 
   TemporaryFolder folder_;
 };
+
+class ResnetOnPlannedGpus : public ResnetOnPlanned<1> {};
 
 TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInFloat32) {
   expect_equal_runs_to_end_equally("cuda0", "float32");
@@ -163,16 +166,7 @@ TEST_F(ResnetOnPlannedGpus, ComputeByTheFilesPlansAndNoOthers) {
   EXPECT_THAT(with_change("\ncudnn ", "\ncudnn 1."), HasSubstr("--plans: expected plans for "));
 }
 
-class ResnetOnTwoPlannedGpus : public ResnetOnPlannedGpus {
- protected:
-  void SetUp() override {
-    OnGpu::SetUp();
-    if (IsSkipped()) return;
-    int gpus = 0;
-    demos::check_cuda(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
-    if (gpus < 2) GTEST_SKIP() << "one GPU";
-  }
-};
+class ResnetOnTwoPlannedGpus : public ResnetOnPlanned<2> {};
 
 TEST_F(ResnetOnTwoPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInFloat32) {
   expect_equal_runs_to_end_equally("cuda0,cuda1", "float32");

@@ -196,7 +196,7 @@ void normalize_backward(const NormShape& shape, const StepRows& rows, const Norm
   for (std::size_t c = 0; c < channels; ++c) {
     factor[c] = arrays.scale[c] * inverse[c];
     slope[c] = -factor[c] * inverse[c] * (means[channels + c] / own);
-    offset[c] = 0;
+    offset[c] = -factor[c] * (means[c] / own);
   }
   for_each_place(shape, [&](std::size_t place) {
     const float* x = arrays.x + place * channels;
