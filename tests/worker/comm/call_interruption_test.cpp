@@ -1,0 +1,60 @@
+// What interrupts the waits of a rank in a command, and what a rank leaves of a command that it skips.
+
+#include "worker/comm/call_interruption.hpp"
+
+#include <gtest/gtest.h>
+
+#include "common/os/segment.hpp"
+#include "worker/comm/interruption.hpp"
+#include "worker/comm/meetings.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+/// Rank 0 of two, in a command.
+class InterruptionOfACall : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kId = 5;
+
+  InterruptionOfACall() {
+    attachment_.segment = Segment::create(Segment::kSmallestReservation);
+    attachment_.control = ControlBlock(attachment_.segment.base(), 2);
+    attachment_.world_size = 2;
+    command().id = kId;
+    command().ranks = RankSet::all(2);
+  }
+  Command& command() { return attachment_.control.command_in(kId); }
+
+  Attachment attachment_;
+  CallInterruption interruption_{attachment_};
+};
+
+TEST_F(InterruptionOfACall, IsItsFailureOnAnotherRankIfPeersAreNeeded) {
+  interruption_.begin(command(), CallInterruption::Peers::not_needed);
+  command().failed.store(kId);
+  EXPECT_NO_THROW(interruption_.check());
+  interruption_.note_that_peers_are_needed();
+  EXPECT_THROW(interruption_.check(), Abandoned);
+}
+
+TEST_F(InterruptionOfACall, IsTheLossOfAWorkerInAnyCase) {
+  interruption_.begin(command(), CallInterruption::Peers::not_needed);
+  attachment_.control.header().lost.store(1);
+  EXPECT_THROW(interruption_.check(), SessionLost);
+  EXPECT_NE(attachment_.slot().released_ns.load(), 0);
+}
+
+// A command on which this one depends has failed, so the rank skips it without a begin.
+TEST_F(InterruptionOfACall, LeavesNoStepsOfAnEarlierCommandInItsSlot) {
+  command().ranks = RankSet::only(0);
+  Meetings meetings{attachment_, WaitPolicy::yielding()};
+  meetings.begin(command());
+  meetings.step({interruption_});
+  command().id = kId + 10;
+  meetings.leave(command());
+  EXPECT_EQ(attachment_.control.outbox(command(), 0).collective_steps, 0U);
+  EXPECT_EQ(attachment_.slot().collective_command.load(), kId + 10);
+}
+
+}  // namespace
+}  // namespace syncrun::detail
