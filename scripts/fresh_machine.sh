@@ -17,7 +17,8 @@ readme=$root/README.md
 # Everything runs in a second process, in namespaces of its own. With it, its mounts and processes end.
 if [ "${1-}" != --inside ]; then
   [ "$(id -u)" = 0 ] || fail "scripts/fresh_machine.sh requires root: it makes a root of Debian and mounts in it"
-  command -v mmdebstrap >/dev/null || apt_install mmdebstrap || fail "cannot install mmdebstrap"
+  { command -v mmdebstrap && command -v pkill; } >/dev/null || apt_install mmdebstrap procps ||
+    fail "cannot install mmdebstrap and procps"
   folder=$(mktemp -d)
   process=
   end() {
@@ -119,7 +120,7 @@ command_of_readme() { grep -m 1 "^$1" "$readme" || fail "README.md has no comman
 # project_block N: prints the N-th block of commands of "In a CMake project", each after a line that begins with ==.
 project_block() {
   awk -v n="$1" '/^## /{ inside = /In a CMake project/ } /^```/{ block = $0 == "```sh" && inside && ++count == n; next }
-    block' "$readme" | sed -e 's|PREFIX|$HOME/prefix|g' -e "s|.*|echo '== &'\n&|" -e '1i set -e' | grep . ||
+    block' "$readme" | sed -e 's|\<PREFIX\>|$HOME/prefix|g' -e "s/.*/echo '== &'\n&\n[ \$? = 0 ] || exit/" | grep . ||
     fail 'README.md has no such block in "In a CMake project"'
 }
 
