@@ -8,7 +8,7 @@
 namespace {
 
 class AlternatingSets : public OnWorkers {};
-INSTANTIATE_ON_WORKERS(AlternatingSets, 3, 4);
+INSTANTIATE_ON_WORKERS(AlternatingSets, 4);
 
 /// A rank waits for its peers of the last set before it writes for the next one. If nobody woke it, each such wait would
 /// last up to 100 ms.

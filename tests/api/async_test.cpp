@@ -7,29 +7,9 @@
 namespace {
 
 class Async : public OnWorkers {};
-INSTANTIATE_ON_WORKERS(Async, 1, 2, 4);
+INSTANTIATE_ON_WORKERS(Async, 1, 3);
 
 sr::Sum<std::int64_t> same(std::int64_t value) { return value; }
-
-TEST_P(Async, KeepsOrderOverMoreCallsThanTheRingHolds) {
-  const auto f = session().function(same);
-  std::vector<sr::Future<sr::Sum<std::int64_t>>> futures;
-  for (std::int64_t i = 0; i < 200; ++i) futures.push_back(f.async(i));
-  for (std::int64_t i = 199; i >= 0; --i) EXPECT_EQ(futures[static_cast<std::size_t>(i)].get(), i * world_size());
-}
-
-TEST_P(Async, ReturnsBeforeTheCallIsDone) {
-  const auto slow = session().function([] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
-  auto future = slow.async();
-  EXPECT_FALSE(future.is_ready());
-  future.get();
-}
-
-TEST_P(Async, IsReadyWithoutBlocking) {
-  auto future = session().function(same).async(1);
-  while (!future.is_ready()) std::this_thread::yield();
-  EXPECT_EQ(future.get(), world_size());
-}
 
 TEST_P(Async, IsReadyOnceItsDeadlineHasPassed) {
   const auto endless = session().function([] { std::this_thread::sleep_for(std::chrono::seconds(30)); }, "endless");
@@ -78,33 +58,6 @@ TEST_P(Async, ACallThatSharesAFateDoesNotHideALaterFailure) {
   }
 }
 
-TEST_P(Async, MixesWithBlockingCalls) {
-  const auto f = session().function(same);
-  auto first = f.async(1);
-  EXPECT_EQ(f(2), 2 * world_size());
-  EXPECT_EQ(first.get(), world_size());
-}
-
-TEST_P(Async, WaitsForDroppedFutures) {
-  const auto slow = session().function([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
-  for (int i = 0; i < 3; ++i) static_cast<void>(slow.async());
-  session().wait();
-}
-
-TEST_P(Async, AFailedCallLeavesCallsThatNeedNothingOfItAlone) {
-  const auto f = session().function([](sr::CpuWorker& worker, int number) -> sr::Sum<int> {
-    if (number == 1 && worker.rank() == worker.world_size() - 1) throw std::runtime_error("number one");
-    return number;
-  });
-  auto first = f.async(0);
-  auto second = f.async(1);
-  auto third = f.async(2);
-  EXPECT_EQ(third.get(), 2 * world_size()) << "it needs nothing of the others";
-  EXPECT_EQ(first.get(), 0);
-  EXPECT_ERROR(second.get(), sr::ErrorKind::function, "number one");
-  EXPECT_EQ(f(5), 5 * world_size());
-}
-
 TEST_P(Async, AFailedReaderOfAVariableLeavesLaterWritersAlone) {
   auto total = session().shared<int, 1>("total");
   total.broadcast(std::vector<int>{0});
@@ -120,25 +73,6 @@ TEST_P(Async, AFailedReaderOfAVariableLeavesLaterWritersAlone) {
   for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(total.get(rank)[0], 7);
 }
 
-TEST_P(Async, AFailedWriterOfAVariableFailsLaterReaders) {
-  auto total = session().shared<int, 1>("total");
-  total.broadcast(std::vector<int>{0});
-  const auto write = session().function([](sr::Local<int, 1>) { throw std::runtime_error("cannot write"); });
-  const auto read = session().function([](sr::Local<const int, 1> total) -> sr::Sum<int> { return total[0]; });
-  auto writing = write.async(total);
-  auto reading = read.async(total);
-  EXPECT_ERROR(reading.get(), sr::ErrorKind::function, "cannot write");
-  EXPECT_ERROR(writing.get(), sr::ErrorKind::function, "cannot write");
-  EXPECT_EQ(read(total), 0) << "the program has seen the failure";
-}
-
-TEST_P(Async, ReportsADroppedFuturesFailureAtTheNextWait) {
-  const auto bad = session().function([]() -> sr::Sum<int> { throw std::runtime_error("dropped"); });
-  static_cast<void>(bad.async());
-  EXPECT_ERROR(session().wait(), sr::ErrorKind::function, "dropped");
-  session().wait();
-}
-
 TEST_P(Async, KeepsLargeResultsUntilTheyAreFetched) {
   const auto f = session().function([](sr::CpuWorker& worker, int number) {
     sr::Sum<std::int32_t, 1> out(worker, {50'000});
@@ -152,12 +86,6 @@ TEST_P(Async, KeepsLargeResultsUntilTheyAreFetched) {
     EXPECT_EQ(result[0], i * world_size());
     EXPECT_EQ(result[49'999], i * world_size());
   }
-}
-
-TEST_P(Async, RefusesASecondGet) {
-  auto future = session().function(same).async(1);
-  future.get();
-  EXPECT_ERROR(future.get(), sr::ErrorKind::usage, "twice");
 }
 
 }  // namespace

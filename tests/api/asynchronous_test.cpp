@@ -54,7 +54,7 @@ class Asynchronous : public OnWorkers {
     };
   }
 };
-INSTANTIATE_ON_WORKERS(Asynchronous, 1, 2, 3);
+INSTANTIATE_ON_WORKERS(Asynchronous, 1, 3);
 
 void expect_near(const sr::Array<double, 1>& values, const std::vector<double>& expected) {
   ASSERT_EQ(values.size(), static_cast<std::int64_t>(expected.size()));

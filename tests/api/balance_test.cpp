@@ -58,7 +58,7 @@ class Balance : public OnWorkers {
     return by_call.at(1);
   }
 };
-INSTANTIATE_ON_WORKERS(Balance, 2, 3);
+INSTANTIATE_ON_WORKERS(Balance, 3);
 
 sr::Sum<std::int64_t> rows_in_time(sr::CpuWorker& worker) {
   compute(worker);

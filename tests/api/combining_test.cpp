@@ -92,7 +92,7 @@ class Combining : public OnWorkers {
     }
   }
 };
-INSTANTIATE_ON_WORKERS(Combining, 1, 2, 3);
+INSTANTIATE_ON_WORKERS(Combining, 1, 3);
 
 TEST_P(Combining, LosesNothingInSumsAndAverages) {
   check_totals<sr::float16>();
@@ -227,7 +227,7 @@ class CombiningNan : public Combining {
     }
   }
 };
-INSTANTIATE_ON_WORKERS(CombiningNan, 1, 2, 3);
+INSTANTIATE_ON_WORKERS(CombiningNan, 1, 3);
 
 TEST_P(CombiningNan, GivesNanForAnyRanksAndSlices) {
   check_outputs<sr::float16>();

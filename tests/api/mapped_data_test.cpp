@@ -34,7 +34,7 @@ class MappedData : public OnWorkers {
 
   TemporaryFolder folder_;
 };
-INSTANTIATE_ON_WORKERS(MappedData, 1, 2, 3);
+INSTANTIATE_ON_WORKERS(MappedData, 1, 3);
 
 TEST_P(MappedData, IsTheFile) {
   const auto x = map();

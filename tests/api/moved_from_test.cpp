@@ -19,7 +19,7 @@ class MovedFrom : public OnWorkers {
     return variable;
   }
 };
-INSTANTIATE_ON_WORKERS(MovedFrom, 1, 2);
+INSTANTIATE_ON_WORKERS(MovedFrom, 2);
 
 /// Moves from the handle and returns it. The handle that receives its contents is destroyed before the return.
 template <class Handle>

@@ -10,7 +10,7 @@
 namespace {
 
 class Objects : public OnWorkers {};
-INSTANTIATE_ON_WORKERS(Objects, 1, 2, 4);
+INSTANTIATE_ON_WORKERS(Objects, 1, 3);
 
 class Counter {
  public:

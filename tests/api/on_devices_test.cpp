@@ -18,7 +18,7 @@ class OnDevices : public OnWorkers {
  private:
   const sr::Session& session_of() const { return const_cast<OnDevices*>(this)->session(); }  // it changes nothing
 };
-INSTANTIATE_ON_WORKERS(OnDevices, 1, 2, 4);
+INSTANTIATE_ON_WORKERS(OnDevices, 1, 4);
 
 struct Share {
   sr::Gather<std::int64_t, 2> seen;  // rank in the session, rank in the set, first row, rows

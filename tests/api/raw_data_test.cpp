@@ -41,7 +41,7 @@ class RawData : public OnWorkers {
 
   TemporaryFolder folder_;
 };
-INSTANTIATE_ON_WORKERS(RawData, 1, 2, 3);
+INSTANTIATE_ON_WORKERS(RawData, 1, 3);
 
 TEST_P(RawData, IsTheFileAsFarAsItsShapeSays) {
   const auto all = map(sr::Shape{kTokens});
@@ -70,12 +70,6 @@ TEST_P(RawData, ReachesWorkersWholeByRangeAndByIndex) {
   EXPECT_EQ(copy(tokens, {.batch = some}).to_vector(), (std::vector<std::uint16_t>{4999, 100, 107}));
   const auto starts = session().data(std::vector<std::int64_t>{0, 4898, 9});
   EXPECT_EQ(session().function(sum_of_pairs)(tokens, starts), 201 + 9997 + 219);
-}
-
-TEST_P(RawData, CanOnlyBeRead) {
-  auto tokens = map(sr::Shape{-1});
-  EXPECT_ERROR(tokens.fill(1), sr::ErrorKind::usage,
-               "Data 'tokens' is mapped from " + file().string() + " and can only be read");
 }
 
 TEST_P(RawData, ThatIsTruncatedIsRefusedByNameIfElementsAreMissing) {
@@ -111,15 +105,6 @@ TEST_P(RawData, IsRefusedIfTheFileDoesNotHaveWhatIsAskedFor) {
   EXPECT_ERROR((session().map_raw<std::uint8_t, 1>(folder_ / "absent.bin", {-1})), sr::ErrorKind::system,
                "cannot read " + folder_.at("absent.bin") + ": No such file");
   EXPECT_ERROR((session().map_raw<std::uint8_t, 1>(folder_.path(), {-1})), sr::ErrorKind::usage, "expected a file");
-}
-
-TEST_P(RawData, CanBeEmpty) {
-  write_text(file(), "");
-  const auto tokens = map(sr::Shape{-1});
-  EXPECT_EQ(tokens.rows(), 0);
-  const auto count =
-      session().function([](sr::Broadcast<const std::uint16_t, 1> all) -> sr::Sum<std::int64_t> { return all.rows(); });
-  EXPECT_EQ(count(tokens), 0);
 }
 
 TEST_P(RawData, IsScatteredAndSavedAsOtherData) {

@@ -1,4 +1,4 @@
-// Sessions. A process has one at a time, one thread uses it at a time, and nothing can use it after it is closed.
+// Sessions: their devices, processes and variables.
 
 #include <unistd.h>
 
@@ -6,14 +6,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
-#include <thread>
 
 #include "tests/support/on_workers.hpp"
-#include "tests/support/slowdown.hpp"
 
 namespace {
-
-using syncrun::test::kSlowdown;
 
 class SessionOf : public OnWorkers {};
 INSTANTIATE_ON_WORKERS(SessionOf, 1, 2);
@@ -34,46 +30,6 @@ int oom_score(const std::string& process) {
 TEST_P(SessionOf, LosesAWorkerBeforeItsMasterIfMemoryRunsOut) {
   const int own = oom_score("self");
   for (const auto pid : session().worker_pids()) EXPECT_EQ(oom_score(std::to_string(pid)), std::min(own + 100, 1000));
-}
-
-TEST_P(SessionOf, IsTheOnlyOneOfItsProcess) {
-  EXPECT_ERROR(sr::Session{options()}, sr::ErrorKind::usage, "live session");
-  EXPECT_EQ(session().function([]() -> sr::Sum<int> { return 1; })(), world_size());
-}
-
-TEST_P(SessionOf, CanFollowAnother) {
-  end_session();
-  for (int i = 0; i < 5; ++i) {
-    sr::Session next(options());
-    EXPECT_EQ(next.function([]() -> sr::Sum<int> { return 1; })(), world_size());
-    if (i % 2 == 0) next.close();
-  }
-}
-
-TEST_P(SessionOf, IsAnErrorToUseAfterClose) {
-  auto x = session().data(counting<float>(3));
-  auto w = session().shared<float, 1>("w");
-  const auto f = session().function([]() -> sr::Sum<int> { return 1; });
-  auto future = f.async();
-  session().close();
-  EXPECT_EQ(future.get(), world_size()) << "close waits for calls in flight";
-  EXPECT_ERROR(f(), sr::ErrorKind::usage, "closed");
-  EXPECT_ERROR(static_cast<void>(f.async()), sr::ErrorKind::usage, "closed");
-  EXPECT_ERROR(static_cast<void>(x.view()), sr::ErrorKind::usage, "closed");
-  EXPECT_ERROR(x.set(counting<float>(3)), sr::ErrorKind::usage, "closed");
-  EXPECT_ERROR(static_cast<void>(w.get(0)), sr::ErrorKind::usage, "closed");
-  EXPECT_ERROR(session().data(counting<float>(3)), sr::ErrorKind::usage, "closed");
-  EXPECT_ERROR((session().shared<float, 1>()), sr::ErrorKind::usage, "closed");
-  session().close();
-}
-
-TEST_P(SessionOf, IsUsedFromOneThreadAtATime) {
-  const auto slow = session().function([] { std::this_thread::sleep_for(kSlowdown * std::chrono::milliseconds(300)); });
-  std::thread other([&] { slow(); });
-  std::this_thread::sleep_for(kSlowdown * std::chrono::milliseconds(100));
-  EXPECT_ERROR(slow(), sr::ErrorKind::usage, "one thread at a time");
-  other.join();
-  slow();
 }
 
 TEST_P(SessionOf, SetsTheConventionalVariablesAndHidesItsOwn) {
@@ -106,16 +62,6 @@ TEST_P(SessionOf, GivesScratchThatStays) {
     return scratch.back();
   });
   for (const int size : {10, 100'000, 50, 1'000'000}) EXPECT_EQ(f(size), 2);
-}
-
-TEST(SessionOptions, RefuseWhatMakesNoSense) {
-  EXPECT_ERROR(sr::Session({.processes = "0"}), sr::ErrorKind::usage, "0");
-  EXPECT_ERROR(sr::Session({.processes = "-1"}), sr::ErrorKind::usage, "-1");
-  EXPECT_ERROR(sr::Session({.processes = "many"}), sr::ErrorKind::usage, "many");
-  EXPECT_ERROR(sr::Session({.devices = "tpu0"}), sr::ErrorKind::usage, "tpu0");
-  EXPECT_ERROR(sr::Session({.devices = "cpu0,cpu0"}), sr::ErrorKind::usage, "cpu0");
-  EXPECT_ERROR(sr::Session({.processes = "1", .timeout = std::chrono::milliseconds(-5)}), sr::ErrorKind::usage,
-               "timeout");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class SharedCollectives : public OnWorkers {
  private:
   std::mt19937 random_{static_cast<unsigned>(GetParam())};
 };
-INSTANTIATE_ON_WORKERS(SharedCollectives, 1, 2, 3, 5, 8);
+INSTANTIATE_ON_WORKERS(SharedCollectives, 1, 3);
 
 constexpr sr::Reduction kAllReductions[] = {sr::Reduction::avg, sr::Reduction::sum, sr::Reduction::min,
                                             sr::Reduction::max, sr::Reduction::prod};
@@ -107,7 +107,7 @@ class SharedReductions : public SharedCollectives {
     return set_all(variable, size);
   }
 };
-INSTANTIATE_ON_WORKERS(SharedReductions, 1, 2, 3, 5, 8);
+INSTANTIATE_ON_WORKERS(SharedReductions, 1, 3);
 
 TEST_P(SharedReductions, GiveTheSameWhereverTheyGo) {
   for (const auto route : {sr::Route::device, sr::Route::host}) {
@@ -125,53 +125,6 @@ TEST_P(SharedReductions, GiveTheSameWhereverTheyGo) {
     check_reductions<std::uint16_t>(*this, session(), some(1, 2000), route);
     check_reductions<std::uint32_t>(*this, session(), some(1, 2000), route);
     check_reductions<std::uint64_t>(*this, session(), some(1, 2000), route);
-  }
-}
-
-TEST_P(SharedCollectives, ReduceScatterSharesOutRowsOfAnyShape) {
-  auto v = session().shared<int, 3>("v");
-  for (const std::int64_t rows : {some(0, 3), some(4, 40)}) {
-    const sr::Shape<3> shape{rows, some(1, 4), some(1, 4)};
-    v.broadcast(counting<int>(static_cast<std::size_t>(shape.elements())), shape);
-    v.reduce_scatter(sr::Reduction::sum);
-    const auto all = v.gather();
-    ASSERT_EQ(all.shape()[0], rows);
-    for (std::int64_t i = 0; i < shape.elements(); ++i) ASSERT_EQ(all.data()[i], i * world_size());
-    EXPECT_EQ(v.shape(world_size() - 1)[2], shape[2]);
-  }
-}
-
-TEST_P(SharedCollectives, GatherIsTheReverseOfScatter) {
-  auto v = session().shared<std::int64_t, 2>("v");
-  for (int round = 0; round < 6; ++round) {
-    const sr::Shape<2> shape{some(0, round < 3 ? 10 : 5000), some(1, 9)};
-    const auto values = counting<std::int64_t>(static_cast<std::size_t>(shape.elements()));
-    v.scatter(values, shape);
-    EXPECT_EQ(v.gather().to_vector(), values);
-    const auto lengths = v.lengths();
-    EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}), shape[0]);
-    for (int rank = 0; rank < world_size(); ++rank)
-      EXPECT_EQ(v.shapes()[static_cast<std::size_t>(rank)], v.shape(rank));
-  }
-}
-
-TEST_P(SharedCollectives, AllGatherGivesEveryRankAllRowsOfUnequalCopies) {
-  for (const auto route : {sr::Route::device, sr::Route::host}) {
-    auto v = session().shared<bool, 2>();
-    std::vector<std::uint8_t> expected;
-    for (int rank = 0; rank < world_size(); ++rank) {
-      const std::int64_t rows = rank == 1 ? 0 : some(0, 3000);
-      std::vector<std::uint8_t> own;
-      for (std::int64_t i = 0; i < 3 * rows; ++i) own.push_back(static_cast<std::uint8_t>(some(0, 1)));
-      v.set(rank, std::span(reinterpret_cast<const bool*>(own.data()), own.size()), {rows, 3});
-      expected.insert(expected.end(), own.begin(), own.end());
-    }
-    v.all_gather({.route = route});
-    for (int rank = 0; rank < world_size(); ++rank) {
-      const auto all = v.get(rank);
-      ASSERT_EQ(all.size(), static_cast<std::int64_t>(expected.size())) << "rank " << rank;
-      EXPECT_TRUE(std::equal(all.begin(), all.end(), expected.begin())) << "rank " << rank;
-    }
   }
 }
 

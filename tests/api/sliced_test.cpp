@@ -7,7 +7,7 @@
 namespace {
 
 class SlicedRows : public OnWorkers {};
-INSTANTIATE_ON_WORKERS(SlicedRows, 1, 2, 3);
+INSTANTIATE_ON_WORKERS(SlicedRows, 1, 3);
 
 struct Seen {
   sr::Gather<int, 1> values;
@@ -17,46 +17,6 @@ struct Seen {
 Seen seen(sr::Sliced<const int, 1> x) {
   const double sum = std::accumulate(x.begin(), x.end(), 0.0);
   return {.values = {x, {x.rows()}}, .mean = sum / static_cast<double>(x.rows())};
-}
-
-TEST_P(SlicedRows, AreTheWholeCopyWithoutABatch) {
-  auto x = session().shared<int, 1>("x");
-  x.scatter(counting<int>(11));
-  const auto r = session().function(seen)(x);
-  EXPECT_EQ(r.values.to_vector(), counting<int>(11));
-  EXPECT_NEAR(r.mean, 5, 1e-12);
-  EXPECT_NEAR(session().function(seen)(x, {.slices = 3}).mean, 5, 1e-12);
-}
-
-TEST_P(SlicedRows, AreTheSameSelectionOnEveryRank) {
-  auto x = session().shared<int, 1>("x");
-  x.broadcast(counting<int>(10));
-  const auto f = session().function(seen);
-  std::vector<int> expected;
-  for (int rank = 0; rank < world_size(); ++rank) expected.insert(expected.end(), {2, 3});
-  EXPECT_EQ(f(x, {.batch_s = sr::Slice{2, 4}}).values.to_vector(), expected);
-  const std::vector<int> picked{2, 3};
-  EXPECT_EQ(f(x, {.batch_s = picked}).values.to_vector(), expected);
-}
-
-TEST_P(SlicedRows, AreOneSelectionPerRank) {
-  auto x = session().shared<int, 1>("x");
-  x.broadcast(counting<int>(10));
-  const auto f = session().function(seen);
-  std::vector<std::vector<std::int32_t>> lists;
-  std::vector<int> expected;
-  double sum = 0;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    // The list of rank 0 is empty here, and is set below.
-    lists.push_back(std::vector<std::int32_t>(static_cast<std::size_t>(rank), 9 - rank));
-    expected.insert(expected.end(), static_cast<std::size_t>(rank), 9 - rank);
-    sum += rank * (9 - rank);
-  }
-  lists[0] = {4};
-  expected.insert(expected.begin(), 4);
-  const auto r = f(x, {.batch_s = lists});
-  EXPECT_EQ(r.values.to_vector(), expected);
-  EXPECT_NEAR(r.mean, (sum + 4) / static_cast<double>(expected.size()), 1e-12) << "weighted by rows";
 }
 
 TEST_P(SlicedRows, CombineWithScatteredRowsOfTheSameLengths) {

@@ -10,26 +10,12 @@
 
 namespace {
 
+using least_squares::loss_and_gradient;
 using least_squares::problem;
 using least_squares::Serial;
 
 class StepGroups : public OnWorkers {};
-INSTANTIATE_ON_WORKERS(StepGroups, 1, 2, 3, 5);
-
-/// Least squares: the mean over rows of (x p - y)^2, and its gradient.
-sr::Avg<double> squares(sr::Scattered<const double, 2> x, sr::Scattered<const double, 1> y, sr::Local<double, 1> params,
-                        sr::Local<double, 1> gradient) {
-  std::fill(gradient.begin(), gradient.end(), 0.0);
-  double loss = 0;
-  const auto rows = static_cast<double>(x.rows());
-  for (std::int64_t row = 0; row < x.rows(); ++row) {
-    double error = -y[row];
-    for (std::int64_t i = 0; i < params.size(); ++i) error += x(row, i) * params[i];
-    for (std::int64_t i = 0; i < params.size(); ++i) gradient[i] += 2 * error * x(row, i) / rows;
-    loss += error * error / rows;
-  }
-  return loss;
-}
+INSTANTIATE_ON_WORKERS(StepGroups, 1, 3);
 
 /// The gradient over all rows.
 std::vector<double> gradient_of(const Serial& serial) {
@@ -87,8 +73,8 @@ void follow(sr::Session& session, std::int64_t columns, const std::vector<sr::Pa
     const auto y = session.data(serial.y);
     auto weights = session.shared<double, 1>();
     weights.broadcast(serial.params);
-    auto step =
-        sr::train_step<sr::Adam>(session, squares, weights, {.form = form, .groups = groups, .clip_norm = clip_norm});
+    auto step = sr::train_step<sr::Adam>(session, loss_and_gradient<double>, weights,
+                                         {.form = form, .groups = groups, .clip_norm = clip_norm});
     for (std::int64_t i = 0; i < 10; ++i) {
       step(x, y, adam, {.slices = 1 + i % 3});
       const double norm = take(serial, adam, groups, clip_norm);
@@ -133,7 +119,7 @@ TEST_P(StepGroups, WithoutFactorsChangeNoBit) {
   const auto train = [&](const sr::TrainStepOptions& options) {
     auto weights = session().shared<double, 1>();
     weights.broadcast(serial.params);
-    auto step = sr::train_step<sr::Adam>(session(), squares, weights, options);
+    auto step = sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, weights, options);
     for (int i = 0; i < 5; ++i) step(x, y, {.learning_rate = 0.02});
     return weights.get(0).to_vector();
   };
@@ -148,7 +134,7 @@ TEST_P(StepGroups, ANormThatIsNotFiniteIsAnErrorAndChangesNothing) {
   const std::vector<double> huge(4, 1e300);
   weights.broadcast(huge);
   for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
-    auto step = sr::train_step<sr::Sgd>(session(), squares, weights, {.form = form, .clip_norm = 1});
+    auto step = sr::train_step<sr::Sgd>(session(), loss_and_gradient<double>, weights, {.form = form, .clip_norm = 1});
     EXPECT_ERROR(step(x, y, {}), sr::ErrorKind::function, "the norm of the gradient is inf, expected a finite number");
     EXPECT_EQ(weights.get(0).to_vector(), huge);
     EXPECT_EQ(step.steps(), 0);
@@ -164,7 +150,8 @@ TEST_P(StepGroups, ThatAreWrongAreRefused) {
   auto weights = session().shared<double, 1>();
   weights.broadcast(std::vector<double>(10));
   const auto make = [&](const std::vector<sr::ParameterGroup>& groups, double clip_norm = 0) {
-    return sr::train_step<sr::Adam>(session(), squares, weights, {.groups = groups, .clip_norm = clip_norm});
+    return sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, weights,
+                                    {.groups = groups, .clip_norm = clip_norm});
   };
   EXPECT_ERROR(make({{.begin = 0, .end = 11}}), sr::ErrorKind::usage, "to 11 is not within the 10 parameters");
   EXPECT_ERROR(make({{.begin = -1, .end = 2}}), sr::ErrorKind::usage, "elements -1 to 2 is not within");

@@ -10,27 +10,12 @@
 namespace {
 
 using least_squares::as;
+using least_squares::loss_and_gradient;
 using least_squares::problem;
 using least_squares::Serial;
 
 class TrainStep : public OnWorkers {};
-INSTANTIATE_ON_WORKERS(TrainStep, 1, 2, 3, 5, 8);
-
-/// Least squares: the mean over rows of (x p - y)^2, and its gradient.
-template <class T>
-sr::Avg<double> loss_and_gradient(sr::CpuWorker&, sr::Scattered<const T, 2> x, sr::Scattered<const T, 1> y,
-                                  sr::Local<T, 1> params, sr::Local<T, 1> gradient) {
-  std::fill(gradient.begin(), gradient.end(), T{0});
-  double loss = 0;
-  const auto rows = static_cast<T>(x.rows());
-  for (std::int64_t row = 0; row < x.rows(); ++row) {
-    T error = -y[row];
-    for (std::int64_t i = 0; i < params.size(); ++i) error += x(row, i) * params[i];
-    for (std::int64_t i = 0; i < params.size(); ++i) gradient[i] += 2 * error * x(row, i) / rows;
-    loss += static_cast<double>(error) * static_cast<double>(error);
-  }
-  return loss / static_cast<double>(x.rows());
-}
+INSTANTIATE_ON_WORKERS(TrainStep, 1, 3);
 
 template <class T>
 sr::Shared<T, 1> weights_of(sr::Session& session, const Serial& serial, const char* name = "") {
@@ -138,45 +123,6 @@ TEST_P(TrainStep, ShardsHoldTheirShareOnly) {
   EXPECT_EQ(step.gradient().name(), "weights.gradient");
   const auto second = sr::train_step<sr::Adam>(session(), loss_and_gradient<float>, weights);
   EXPECT_EQ(second.gradient().name(), "weights.gradient#2");
-}
-
-TEST_P(TrainStep, EverySliceSeesTheOriginalParameters) {
-  auto weights = session().shared<double, 1>("weights");
-  weights.broadcast(std::vector<double>{5});
-  const auto x = session().data(counting<double>(12));
-  auto step = sr::train_step<sr::Sgd>(
-      session(),
-      +[](sr::Scattered<const double, 1>, sr::Local<double, 1> params, sr::Local<double, 1> gradient) {
-        gradient[0] = params[0];
-        return sr::Max<double>(params[0]);
-      },
-      weights);
-  for (const std::int64_t slices : {1, 3, 12}) {
-    weights.broadcast(std::vector<double>{5});
-    EXPECT_EQ(step(x, {.learning_rate = 0.5}, {.slices = slices}), 5);
-    for (int rank = 0; rank < world_size(); ++rank) EXPECT_DOUBLE_EQ(weights.get(rank)[0], 2.5);
-  }
-}
-
-// Ranks and slices have unequal numbers of rows. The mean is that of all rows, not that of the ranks' or slices' means.
-TEST_P(TrainStep, WeighsRanksAndSlicesByTheirRows) {
-  auto weights = session().shared<double, 1>("weights");
-  auto step = sr::train_step<sr::Sgd>(
-      session(),
-      +[](sr::Scattered<const double, 1> x, sr::Local<double, 1>, sr::Local<double, 1> gradient) {
-        gradient[0] = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.rows());
-      },
-      (weights.broadcast(std::vector<double>{0}), weights));
-  for (const std::int64_t rows : {1, 2, 7, 23}) {
-    const auto x = session().data(counting<double>(static_cast<std::size_t>(rows)));
-    for (std::int64_t slices = 1; slices <= rows; slices += 2) {
-      weights.broadcast(std::vector<double>{0});
-      step(x, {.learning_rate = 1}, {.slices = slices});
-      const double mean = static_cast<double>(rows - 1) / 2;
-      EXPECT_NEAR(weights.get(world_size() - 1)[0], -mean, 1e-12) << rows << " rows, " << slices << " slices";
-      EXPECT_NEAR(step.gradient().get(0)[0], mean, 1e-12);
-    }
-  }
 }
 
 TEST_P(TrainStep, GivesTheSameBitsInEveryRun) {

@@ -14,7 +14,7 @@ using syncrun::test::Gate;
 using syncrun::test::pass;
 
 class Waiting : public OnWorkers {};
-INSTANTIATE_ON_WORKERS(Waiting, 1, 2, 4);
+INSTANTIATE_ON_WORKERS(Waiting, 1, 3);
 
 sr::Sum<int> sleep_for(int ms) {
   if (ms < 0) throw std::runtime_error("no such time");

@@ -38,7 +38,7 @@ class Grace : public testing::TestWithParam<int> {
     return {took, code, run.last_error_line()};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Workers, Grace, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Workers, Grace, testing::Values(1, 3), testing::PrintToStringParamName());
 
 TEST_P(Grace, IsNotUsedUpByAProgramThatHangsInACall) {
   const Ended end = end_of("hang", "10");

@@ -32,8 +32,6 @@ struct StaticObject {
   StaticObject() {
     if (action.starts_with("static-")) std::fprintf(stderr, "%s\n", kLastWords);
     if (action == "static-exit-7") ::_exit(7);
-    if (action == "static-exit-0") ::_exit(0);
-    if (action == "static-kill") ::raise(SIGKILL);
     if (action == "static-hang") {
       for (;;) ::pause();
     }
@@ -42,7 +40,6 @@ struct StaticObject {
   }
   ~StaticObject() {
     if (action == "end-exit-5") ::_exit(5);
-    if (action == "end-kill") ::raise(SIGKILL);
     if (action == "end-hang") {
       for (;;) ::pause();
     }
@@ -57,7 +54,6 @@ std::string name_of(Death way) {
     case Death::kill: return "Kill";
     case Death::segfault: return "Segfault";
     case Death::abort: return "Abort";
-    case Death::exit_quickly_ok: return "QuickExit0";
     case Death::exit_quickly_3: return "QuickExit3";
     case Death::exit_4: return "Exit4";
     case Death::terminate: return "Terminate";
@@ -71,7 +67,6 @@ std::string cause_of(Death way) {
     case Death::segfault: return "killed by SIGSEGV (Segmentation fault)";
     case Death::abort:
     case Death::terminate: return "killed by SIGABRT (Aborted)";
-    case Death::exit_quickly_ok: return "exited with code 0";
     case Death::exit_quickly_3: return "exited with code 3";
     case Death::exit_4: return "exited with code 4";
   }
@@ -88,7 +83,6 @@ __attribute__((no_sanitize("address", "undefined"))) void die(Death way) {
       break;
     }
     case Death::abort: std::abort();
-    case Death::exit_quickly_ok: ::_exit(0);
     case Death::exit_quickly_3: ::_exit(3);
     case Death::exit_4: std::exit(4);
     case Death::terminate: throw_where_nobody_may();

@@ -18,7 +18,7 @@ struct SpeechlessError : Error {
   const char* what() const noexcept override { return nullptr; }
 };
 
-enum class Death : std::uint8_t { kill, segfault, abort, exit_quickly_ok, exit_quickly_3, exit_4, terminate };
+enum class Death : std::uint8_t { kill, segfault, abort, exit_quickly_3, exit_4, terminate };
 
 /// The name of this death in the names of tests.
 std::string name_of(Death way);

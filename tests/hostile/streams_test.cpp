@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Program, Streams, testing::Values(Front::nothing, Front
 /// The second parameter says which of the three streams are closed, one bit for each.
 class ClosedStreams : public testing::TestWithParam<std::tuple<Front, int>> {};
 INSTANTIATE_TEST_SUITE_P(Program, ClosedStreams,
-                         testing::Combine(testing::Values(Front::nothing, Front::syncrun), testing::Range(1, 8)),
+                         testing::Combine(testing::Values(Front::nothing, Front::syncrun), testing::Values(1, 2, 4, 7)),
                          [](const auto& test) {
                            std::string name = to_string(std::get<0>(test.param)) + "Without";
                            for (int fd = 0; fd <= 2; ++fd) {

@@ -109,9 +109,6 @@ class Demos(OnHosts):
             for one, two in zip(*losses, strict=True):
                 self.assertLess(abs(two / one - 1), 1e-5)
 
-    def test_the_digits_have_the_losses_of_one_host_in_float64(self):
-        self.check_losses(nodes_test.options.digits, ["--epochs", 2, "--dtype", "float64"], "float64")
-
 
 if __name__ == "__main__":
     nodes_test.main(["Demos"])

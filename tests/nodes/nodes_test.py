@@ -122,22 +122,6 @@ class Starts(StartsOnHosts, OnHosts):
                 self.assertIn(line, job.text)
             self.check_nothing_left()
 
-    def test_training_goes_on_from_a_checkpoint_with_the_same_losses(self):
-        if not options.digits:
-            self.skipTest("the demo was not built")
-
-        def train(epochs, *more):
-            job = self.job(ENGINES["openmpi"], ["--epochs", str(epochs), *more], program=options.digits)
-            self.assertEqual(job.finish(), 0, job.text)
-            return re.findall(r"loss \S+  validation loss \S+|test accuracy.*", job.text)
-
-        folder = Path(tempfile.mkdtemp(dir=self.hosts.folder))
-        wanted = train(2)
-        self.assertEqual(len(wanted), 3)
-        train(1, "--checkpoint", folder)
-        self.assertEqual(train(2, "--checkpoint", folder, "--resume"), wanted[1:])
-        self.check_nothing_left()
-
     def test_a_program_without_a_session_ends(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
             job = self.job(engine, ["calls"], more=["--version"])
@@ -352,17 +336,7 @@ class BreakingHosts(OnHosts):
 
 
 class Faults(RespawnsOnHosts, BreakingHosts):
-    def test_worker_killed_in_a_body(self):
-        for engine in ("openmpi", "mpich"):
-            with self.subTest(engine=engine):
-                job, began = self.after(engine, "body", lambda: os.kill(self.worker_of("n2"), signal.SIGKILL))
-                self.check_verdict(job, began, r"rank [23] \(n2:cpu.*was lost in call 'sleep_for'.*SIGKILL", 1)
-
-    def test_worker_killed_in_a_collective(self):
-        for engine in ("openmpi", "mpich"):
-            with self.subTest(engine=engine):
-                job, began = self.after(engine, "reduce", lambda: os.kill(self.worker_of("n2"), signal.SIGKILL))
-                self.check_verdict(job, began, r"rank [23] \(n2:cpu.*was lost in call 'reduce_for'.*SIGKILL", 1)
+    """Faults that are not in the table of matrix.py."""
 
     def test_worker_killed_while_its_value_is_on_its_way(self):
         for engine in ("openmpi", "mpich"):
@@ -374,28 +348,6 @@ class Faults(RespawnsOnHosts, BreakingHosts):
         job, began = self.after("openmpi", "move", lambda: os.kill(self.worker_of("n3", 1), signal.SIGKILL))
         self.check_verdict(job, began, r"rank 5 \(n3:cpu1.*was lost.*SIGKILL", 1)
 
-    def test_worker_stopped_in_a_body(self):
-        job = self.job(ENGINES["openmpi"], ["body", 60], more=["--timeout", "2"])
-        job.await_line("in the body")
-        time.sleep(0.3)
-        os.kill(self.worker_of("n2"), signal.SIGSTOP)
-        self.check_verdict(job, time.monotonic(), r"rank 3 \(n2:cpu1, pid \d+\) is in phase function, stopped by SIGSTOP at the "
-                           "deadline", 4)  # fmt: skip
-
-    def test_worker_killed_between_calls(self):
-        job, began = self.after("openmpi", "idle", lambda: os.kill(self.worker_of("n3"), signal.SIGKILL))
-        self.check_verdict(job, began, r"rank [45] \(n3:cpu.*was lost", 9)
-
-    def test_agent_killed(self):
-        for phase in ("body", "stream", "reduce"):
-            with self.subTest(phase=phase):
-                job, began = self.after("openmpi", phase, lambda: os.kill(self.agent_of("n2"), signal.SIGKILL))
-                self.check_verdict(job, began, r"node 1 \(n2\) is silent for 3\.0 s", VERDICT_LIMIT_S)
-
-    def test_agent_stopped(self):
-        job, began = self.after("openmpi", "body", lambda: os.kill(self.agent_of("n3"), signal.SIGSTOP))
-        self.check_verdict(job, began, r"node 2 \(n3\) is silent for 3\.0 s", VERDICT_LIMIT_S)
-
     def test_agent_stopped_under_srun(self):
         if reason := engines.why_impossible(*engines.Srun.tools):
             self.skipTest(reason)
@@ -403,25 +355,6 @@ class Faults(RespawnsOnHosts, BreakingHosts):
         job, began = self.after("pmix", "body", lambda: os.kill(self.agent_of("n3"), signal.SIGSTOP))
         self.check_verdict(job, began, r"node 2 \(n3\) is silent for 3\.0 s", VERDICT_LIMIT_S)
         self.assertIn("the agent of node 2 (n3) was stopped by a signal, and is killed", job.text)
-
-    def test_link_down(self):
-        job, began = self.after("openmpi", "body", lambda: self.hosts.set_link("n2", "down"))
-        # This mpirun waits for its daemon on n2 for ever.
-        self.check_verdict(job, began, r"node 1 \(n2\) is silent for 3\.0 s", VERDICT_LIMIT_S, ends=False)
-
-    def test_host_killed(self):
-        # This mpirun notices it at once, says so, and ends the job.
-        job, began = self.after("talkative", "body", lambda: self.hosts.kill_host("n3"))
-        self.check_verdict(job, began, r"node 2 \(n3\) is silent|lost communication", VERDICT_LIMIT_S, but=("n3",))
-
-    def test_master_killed(self):
-        job, began = self.after("openmpi", "body", lambda: os.kill(self.agent_of("n1"), signal.SIGKILL))
-        self.check_verdict(job, began, r"the master \(pid \d+\) was killed by SIGKILL", VERDICT_LIMIT_S)
-
-    def test_engine_killed(self):
-        job, _ = self.after("openmpi", "body", lambda: os.kill(self.hosts.pids("n1", ENGINES["openmpi"].process)[0], signal.SIGKILL))
-        job.finish(20)
-        self.check_nothing_left()
 
 
 class BadInput(OnHosts):

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
-#include <syncrun/update_rules.hpp>
+#include <syncrun/syncrun.hpp>
 #include <vector>
 
 namespace least_squares {
@@ -55,6 +55,22 @@ inline Serial problem(std::int64_t rows, std::int64_t columns, unsigned seed) {
   serial.m.resize(serial.params.size());
   serial.v.resize(serial.params.size());
   return serial;
+}
+
+/// The mean over the rows of (x p - y)^2, and its gradient. For train steps on CPU devices.
+template <class T>
+syncrun::Avg<double> loss_and_gradient(syncrun::Scattered<const T, 2> x, syncrun::Scattered<const T, 1> y,
+                                       syncrun::Local<T, 1> params, syncrun::Local<T, 1> gradient) {
+  std::fill(gradient.begin(), gradient.end(), T{0});
+  double loss = 0;
+  const auto rows = static_cast<T>(x.rows());
+  for (std::int64_t row = 0; row < x.rows(); ++row) {
+    T error = -y[row];
+    for (std::int64_t i = 0; i < params.size(); ++i) error += x(row, i) * params[i];
+    for (std::int64_t i = 0; i < params.size(); ++i) gradient[i] += 2 * error * x(row, i) / rows;
+    loss += static_cast<double>(error) * static_cast<double>(error);
+  }
+  return loss / static_cast<double>(x.rows());
 }
 
 template <class T>

@@ -77,29 +77,6 @@ TYPED_TEST(UpdateOfElements, GivesTheSameBitsForAnyDivisionOfTheElements) {
   }
 }
 
-TYPED_TEST(UpdateOfElements, ChangesParametersAndTheRulesOwnStateOnly) {
-  using Rule = typename TypeParam::Rule;
-  using T = typename TypeParam::T;
-  const Vectors<T> before(100);
-  Vectors<T> after(100);
-  after.update(third_step<Rule>(), 10, 90);
-  EXPECT_EQ(after.gradient, before.gradient);
-  const auto changed = [](const std::vector<T>& a, const std::vector<T>& b) {
-    std::size_t count = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i] ? 1 : 0;
-    return count;
-  };
-  EXPECT_GE(changed(after.params, before.params), 78U);
-  EXPECT_LE(changed(after.params, before.params), 80U);
-  EXPECT_EQ(changed(after.first, before.first) != 0, Rule::kState.size() > 0);
-  EXPECT_EQ(changed(after.second, before.second) != 0, Rule::kState.size() > 1);
-  for (const std::size_t outside : {0UL, 9UL, 90UL, 99UL}) {
-    EXPECT_EQ(after.params[outside], before.params[outside]);
-    EXPECT_EQ(after.first[outside], before.first[outside]);
-    EXPECT_EQ(after.second[outside], before.second[outside]);
-  }
-}
-
 template <class Rule>
 std::string complaint(const Rule& rule) {
   try {
