@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <exception>
@@ -39,67 +38,6 @@ class Calls : public testing::Test {
   FakePool pool{3};
   CallTable calls;
 };
-
-TEST_F(Calls, WaitForAPlaceOnlyIfTheInboxOfAnOwnRankIsFull) {
-  for (std::size_t i = 0; i < kInboxSize; ++i) {
-    EXPECT_EQ(calls.blocker(RankSet::only(1)), std::nullopt);
-    publish(RankSet::only(1));
-  }
-  EXPECT_EQ(calls.blocker(RankSet::only(1)), 1U);
-  EXPECT_EQ(calls.blocker(calls.all_ranks()), 1U);
-  EXPECT_EQ(calls.blocker(RankSet::only(0)), std::nullopt) << "its inbox is empty";
-
-  calls.release(2, nullptr);
-  EXPECT_EQ(calls.blocker(RankSet::only(1)), 1U) << "places are freed in their order";
-  calls.release(1, nullptr);
-  EXPECT_EQ(calls.blocker(RankSet::only(1)), std::nullopt);
-  publish(RankSet::only(1));
-  publish(RankSet::only(1));
-  EXPECT_EQ(calls.blocker(RankSet::only(1)), 3U);
-}
-
-TEST_F(Calls, TellARankHowFarItsOutputsWereConsumed) {
-  const auto publish_with_output = [&](const RankSet& ranks) {
-    calls.next(ranks, Milliseconds(0)).begin<CallPayload>().outputs_count = 1;
-    calls.next_slot().outputs[0] = {DType::float32, Reduction::sum, 1};
-    return calls.publish();
-  };
-  const auto consumed = [&](int rank) { return pool.control().worker(rank).consumed.load(); };
-  const auto first = publish_with_output(RankSet::only(1));
-  const auto second = publish_with_output(RankSet::only(1));
-  calls.release(second, nullptr);
-  EXPECT_EQ(consumed(1), 0U) << "the one before it has not been collected";
-  calls.release(first, nullptr);
-  EXPECT_EQ(consumed(1), second);
-  calls.release(publish(), nullptr);
-  EXPECT_EQ(consumed(1), second) << "a command without outputs leaves nothing to free";
-  const auto third = publish_with_output(RankSet::only(1));
-  publish(RankSet::only(1));
-  calls.release(third, nullptr);
-  EXPECT_EQ(consumed(1), third) << "the one behind it is still in flight";
-  EXPECT_EQ(consumed(0), 0U);
-}
-
-TEST_F(Calls, AreHeldBackUntilTheRanksOfEarlierOnesAreDone) {
-  const auto is_held_back = [&](std::uint64_t id) {
-    const auto& entries = calls.entries();
-    return calls.is_held_back(*std::find_if(entries.begin(), entries.end(), [&](auto& each) { return each.id == id; }));
-  };
-  const auto first = publish(RankSet::only(0));
-  const auto other = publish(RankSet::only(1));
-  calls.next(RankSet::only(2), Milliseconds(0));
-  calls.wait_for(first, 0, Requirement::success);
-  const auto dependent = calls.publish();
-  const auto behind = publish_after(first, RankSet::only(0));
-  EXPECT_FALSE(is_held_back(first));
-  EXPECT_FALSE(is_held_back(other));
-  EXPECT_TRUE(is_held_back(dependent));
-  EXPECT_FALSE(is_held_back(behind)) << "its own rank runs its commands in order";
-  pool.finish(1, other);
-  EXPECT_TRUE(is_held_back(dependent)) << "another rank is done";
-  pool.finish(0, first);
-  EXPECT_FALSE(is_held_back(dependent));
-}
 
 TEST_F(Calls, CountTheTimeForNoClockWhileTheyAreHeldBack) {
   const auto first = publish(RankSet::only(0));

@@ -24,7 +24,6 @@ class PlayedCommands final : public detail::SystemCommands {
 
   std::vector<std::string> log;                            // for example "set of weights"
   std::function<void(const detail::Command&)> on_command;  // called before the command is carried out; may throw
-  std::function<void(std::uint64_t)> on_full_inbox;        // must collect the command
   std::function<void(std::uint64_t)> on_await;
   std::function<void()> on_users;  // what happens while the users of something are awaited
   bool is_session_open = true;
@@ -59,14 +58,9 @@ class PlayedCommands final : public detail::SystemCommands {
       heap().free(offset, detail::SharedHeap::Giveback::later);
     calls().release(id, nullptr);
   }
-  bool make_room(const detail::RankSet& ranks) override {
+  bool make_room(const detail::RankSet&) override {
     waits().note_wait();
-    bool waited = false;
-    while (on_full_inbox && calls().blocker(ranks)) {
-      on_full_inbox(*calls().blocker(ranks));
-      waited = true;
-    }
-    return waited;
+    return false;
   }
   void await(std::uint64_t id) override {
     waits().note_wait();

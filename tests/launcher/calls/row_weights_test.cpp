@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <random>
-#include <string>
 
 #include "common/arrays/rows.hpp"
 #include "syncrun/error.hpp"

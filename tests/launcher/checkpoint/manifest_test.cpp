@@ -40,13 +40,6 @@ TEST(Manifest, ComesBackFromItsText) {
   EXPECT_EQ(back.values, manifest.values);
 }
 
-TEST(Manifest, IsRefusedWhenItEndsEarly) {
-  const std::string text = to_text({{{"params", Placement::replicated}}, {{"epoch", "3"}}});
-  for (std::size_t length = 0; length < text.size(); ++length) {
-    EXPECT_NE(complaint(std::string_view(text).substr(0, length)), "none") << length << " bytes";
-  }
-}
-
 TEST(Manifest, IsRefusedWithTheLineThatIsWrong) {
   EXPECT_EQ(complaint("syncrun checkpoint 3\nend\n"),
             "expected 'syncrun checkpoint 1' or 'syncrun checkpoint 2' in line 1, found 'syncrun checkpoint 3'");

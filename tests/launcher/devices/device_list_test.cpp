@@ -11,7 +11,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 const DeviceId kCpu0{DeviceKind::cpu, 0};
 const DeviceId kCpu1{DeviceKind::cpu, 1};
@@ -33,17 +32,6 @@ TEST(DeviceList, GivesNamesToDevices) {
   const auto devices = listed("dev0=cpu0,dev1=cpu1");
   EXPECT_THAT(devices.by_rank, ElementsAre(kCpu0, kCpu1));
   EXPECT_THAT(devices.names, ElementsAre(DeviceName{"dev0", 0}, DeviceName{"dev1", 1}));
-}
-
-TEST(DeviceList, NeedsNoNames) {
-  EXPECT_THAT(listed("cpu1,cpu0").by_rank, ElementsAre(kCpu1, kCpu0));
-  EXPECT_THAT(listed("cpu1,cpu0").names, IsEmpty());
-}
-
-TEST(DeviceList, MayNameOnlySomeDevices) {
-  const auto devices = listed("cpu1,dev0=cpu0");
-  EXPECT_THAT(devices.by_rank, ElementsAre(kCpu1, kCpu0));
-  EXPECT_THAT(devices.names, ElementsAre(DeviceName{"dev0", 1}));
 }
 
 TEST(DeviceList, MakesOneRankOfADeviceWithTwoNames) {

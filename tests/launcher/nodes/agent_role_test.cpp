@@ -73,7 +73,7 @@ TEST_F(Roles, GiveNoMeaningToAnswersToAnEarlierQuestion) {
   EXPECT_EQ(settings.nodes.back().local_size, 2);
 }
 
-TEST_F(Roles, WarnOfNodesWhoseWorkersShareTooFewCores) {
+TEST_F(Roles, WarnOfNodesWhoseEngineGivesTooFewCores) {
   NodeGroup& master = group_of(0);
   master.set_names({"a", "b", "c"});
   Settings settings;
@@ -85,15 +85,10 @@ TEST_F(Roles, WarnOfNodesWhoseWorkersShareTooFewCores) {
       settings.too_few_cores,
       StartsWith("node 1 (b): 8 workers share 1 of the 64 cores of the machine, and 1 more node has too few. If the "
                  "engine has bound the task, give it more cores: --bind-to none (Open MPI)"));
-}
-
-TEST_F(Roles, DoNotWarnOfMoreWorkersThanTheMachineHasCores) {
-  NodeGroup& master = group_of(0);
-  master.set_names({"a", "b", "c"});
-  Settings settings;
+  settings = {};
   settings.devices = std::vector<DeviceId>(1);
-  answer(1, 1, 8, {4, 4});
-  answer(2, 1, 4, {4, 64});
+  answer(1, 2, 8, {4, 4});  // the machine has no more
+  answer(2, 2, 4, {4, 64});
   gather_devices(master, {}, settings);
   EXPECT_EQ(settings.too_few_cores, "");
 }

@@ -6,7 +6,6 @@
 
 #include <map>
 #include <optional>
-#include <stdexcept>
 
 #include "syncrun/error.hpp"
 #include "tests/launcher/nodes/fake_transport.hpp"

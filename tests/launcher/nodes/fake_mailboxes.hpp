@@ -37,7 +37,6 @@ class FakeMailboxes {
     Ticket send_bulk(int node, std::span<const std::byte> from) override {
       Box& to = all_.boxes_[static_cast<std::size_t>(node)];
       to.bulk_[node_].push_back({std::vector<std::byte>(from.begin(), from.end())});
-      bulk_bytes_sent += from.size();
       return 0;
     }
     Ticket receive_bulk(int node, std::span<std::byte> to) override {
@@ -58,7 +57,6 @@ class FakeMailboxes {
     }
 
     bool is_held_back = false;  // messages and bulk wait
-    std::size_t bulk_bytes_sent = 0;
     int sent = 0;
     std::size_t bytes_sent = 0;
     std::size_t most_bytes = 0;  // of one message

@@ -123,17 +123,6 @@ TEST_F(Group, TellsAListenerOfEarlierLosses) {
   groups[0]->listen(nullptr);
 }
 
-TEST_F(Group, LosesANodeThatReportsAFault) {
-  MessageWriter fault(MessageKind::fault);
-  fault.put(ErrorKind::system);
-  fault.put_text("no memory");
-  groups[2]->send(0, std::move(fault));
-  groups[0]->listen(&notes);
-  ASSERT_TRUE(until([&] { return !notes.loss_of(2).empty(); }));
-  EXPECT_EQ(notes.loss_of(2), "node 2: no memory");
-  groups[0]->listen(nullptr);
-}
-
 TEST_F(Group, LosesANodeWhoseMessageCannotBeHandled) {
   groups[1]->send(0, MessageWriter(MessageKind::done));
   groups[0]->listen(&notes);
@@ -142,31 +131,16 @@ TEST_F(Group, LosesANodeWhoseMessageCannotBeHandled) {
   groups[0]->listen(nullptr);
 }
 
-TEST_F(Group, LeavesInOrder) {
+TEST_F(Group, HearsAFarewellThatCameWhileItWasBusyAndLeavesInOrder) {
   groups[1]->listen(&notes);
   groups[0]->set_verdict("it failed");
-  bool master_left = false;
-  std::thread master([&] { master_left = groups[0]->leave(3, Milliseconds(5000)); });
-  ASSERT_TRUE(until([&] { return groups[1]->farewell() && (groups[2]->progress(), true); }));
-  EXPECT_EQ(groups[1]->farewell()->exit_code, 3);
-  EXPECT_EQ(groups[1]->farewell()->verdict, "it failed");
-  EXPECT_THAT(notes.loss_of(0), HasSubstr("has left the job (exit code 3)"));
-  groups[1]->listen(nullptr);
-  std::thread second([&] { static_cast<void>(groups[2]->leave(3, Milliseconds(5000))); });
-  static_cast<void>(groups[1]->leave(3, Milliseconds(5000)));
-  second.join();
-  master.join();
-  EXPECT_TRUE(master_left);
-}
-
-TEST_F(Group, HearsAFarewellThatCameWhileItWasBusy) {
-  groups[1]->listen(&notes);
   bool master_left = false;
   std::thread master([&] { master_left = groups[0]->leave(3, Milliseconds(5000)); });
   std::this_thread::sleep_for(4 * kLimits.silence);  // nobody handles the messages of node 1 meanwhile
   EXPECT_EQ(notes.loss_of(0), "");
   ASSERT_TRUE(until([&] { return groups[1]->farewell(); }));
   EXPECT_EQ(groups[1]->farewell()->exit_code, 3);
+  EXPECT_EQ(groups[1]->farewell()->verdict, "it failed");
   EXPECT_THAT(notes.loss_of(0), HasSubstr("has left the job (exit code 3)"));
   groups[1]->listen(nullptr);
   std::thread second([&] { static_cast<void>(groups[2]->leave(3, Milliseconds(5000))); });

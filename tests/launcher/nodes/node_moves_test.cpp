@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "common/protocol/variable_entry.hpp"
@@ -123,6 +122,19 @@ TEST_F(Moves, OweTheFirstOfSeveral) {
   nodes[1].pool.finish(1, kWriter);
   run();
   EXPECT_EQ(nodes[1].owes(2), 0U);
+}
+
+TEST_F(Moves, FailIfTheWriterHasFailed) {
+  for (const int from : {0, 1}) {
+    const std::uint64_t id = kMove + static_cast<std::uint64_t>(from);
+    nodes[from].write({1});
+    nodes[from].command(kWriter).failed.store(kWriter);
+    nodes[from].pool.finish(from, kWriter);
+    publish(from, 2, id);
+    run();
+    ASSERT_TRUE(nodes[2].has_values(id)) << "its worker must not wait for ever";
+    EXPECT_EQ(nodes[2].command(id).spoiled.load(), id);
+  }
 }
 
 TEST_F(Moves, FailIfTheMasterKnowsThatTheyMust) {

@@ -74,7 +74,9 @@ class QueuesOfNodes : public testing::Test {
     start.layout.capacity = kCapacity;
     start.layout.arrays_count = 1;
     start.layout.batch_bytes = 1 << 15;
-    start.producers = {.name = "reader", .grace = Milliseconds(60'000), .start_timeout = Milliseconds(1000)};
+    start.producers.name = "reader";
+    start.producers.grace = Milliseconds(60'000);
+    start.producers.start_timeout = Milliseconds(1000);
     const auto block_memory = heap.allocate(block_bytes_of(start.layout), SharedHeap::Contents::any, "a test");
     heap.leave_to_nodes(block_memory);
     start.layout.memory = heap.allocate(start.layout.memory_bytes(), SharedHeap::Contents::any, "a test");

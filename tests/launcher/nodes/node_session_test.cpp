@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 
 #include <functional>
-#include <map>
 #include <span>
 #include <thread>
 

@@ -194,21 +194,6 @@ class Relays : public testing::Test {
   Clock::time_point now{};
 };
 
-TEST_F(Relays, CombineTheReportsOfABranch) {
-  send_to({1, 2, 3}, 1);
-  finish(two, 1, "two");
-  pass_reports();
-  EXPECT_EQ(sent_by(1), 2) << "this node and node 3 are not ready";
-  finish(one, 1, "one");
-  EXPECT_EQ(sent_by(1), 2) << "node 3 is not ready";
-  finish(three, 1, "three");
-  pass_reports();
-  const Arrived arrived = next_reports(0);
-  EXPECT_THAT(arrived.over, ElementsAre(1));
-  EXPECT_THAT(arrived.messages, ElementsAre(Pair(2, "two"), Pair(1, "one"), Pair(3, "three")));
-  EXPECT_FALSE(one.look(now)) << "everything is told";
-}
-
 TEST_F(Relays, DoNotWaitLongForALateNode) {
   send_to({1, 2, 3}, 1);
   finish(two, 1, "two");

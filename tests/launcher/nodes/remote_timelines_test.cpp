@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <sstream>

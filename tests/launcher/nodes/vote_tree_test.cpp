@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <deque>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>

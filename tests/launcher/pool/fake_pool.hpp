@@ -86,12 +86,9 @@ class FakePool final : public detail::WorkerPool {
   std::vector<std::string> log;                  // what the pool has done, in order
   std::vector<std::string>* last_log = nullptr;  // gets the log when the pool is destroyed
   std::map<int, std::vector<std::string>> stderr_lines;
-  std::map<int, int> stop_signals;
-  std::string kill_note;
   detail::StartState start_state = detail::StartState::ready;  // the state to which start() sets the workers
   std::set<int> immortal;                                      // ranks whose processes do not end when they are reaped
   std::function<void()> on_reap;                               // called by reap()
-  std::optional<Error> watch_error;
 
   void start() override {
     log.emplace_back("start");
@@ -108,15 +105,12 @@ class FakePool final : public detail::WorkerPool {
   ChildEnd await_end(int rank) override { return ends_[rank]; }
   std::optional<int> end_status(int rank) override { return ends_[rank].wait_status; }
   bool await_all_ends(Milliseconds) override { return ends_.size() == pids_.size(); }
-  int stop_signal(int rank) const override {
-    const auto found = stop_signals.find(rank);
-    return found == stop_signals.end() ? 0 : found->second;
-  }
+  int stop_signal(int) const override { return 0; }
   int tracer(int) const override { return 0; }
   void take_stacks(std::vector<RankState>&) override { log.emplace_back("take stacks"); }
   std::vector<std::string> last_stderr(int rank) override { return stderr_lines[rank]; }
-  std::string describe_kill() const override { return kill_note; }
-  std::optional<Error> watch_failure() const override { return watch_error; }
+  std::string describe_kill() const override { return {}; }
+  std::optional<Error> watch_failure() const override { return std::nullopt; }
   bool is_debugged() const override { return false; }
   Clock::duration awake_time(Clock::time_point) noexcept override { return {}; }
   bool reap(int rank) override {

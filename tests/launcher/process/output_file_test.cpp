@@ -23,7 +23,6 @@ namespace {
 using namespace syncrun::detail;
 using namespace std::chrono_literals;
 using syncrun::ErrorKind;
-using testing::AllOf;
 using testing::HasSubstr;
 
 class OutputFiles : public testing::Test {

@@ -96,6 +96,22 @@ TEST_F(SessionOnAFakePool, IsOverWhenAWorkerIsLostAndSaysSoFromThenOn) {
               HasSubstr("the session is over: rank 1 (cpu1, pid 101) was lost"));
 }
 
+TEST_F(SessionOnAFakePool, DoesNotCollectWhatASurvivorGaveUpBeforeItSeesTheLoss) {
+  workers_answer = false;
+  SessionCore session(options, maker());
+  CommandRunner& commands = session.commands();
+  CallResult result;
+  commands.next_command(RankSet::only(0)).begin<UnpinPayload>();
+  commands.calls().next_in_flight().result = &result;
+  const auto id = commands.publish();
+  pool->fail(0, id, 0, "a worker was lost");
+  pool->finish_all(id);
+  pool->die(1, FakePool::killed());
+  commands.collect_complete();
+  EXPECT_FALSE(result.finished);
+  EXPECT_THAT(text_of([&] { commands.await(id); }), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
+}
+
 TEST_F(SessionOnAFakePool, SaysWhoHadToBeKilledWhenItWasClosed) {
   SessionCore session(options, maker());
   pool->end_by_itself(0);

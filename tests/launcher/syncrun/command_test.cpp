@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -19,20 +18,6 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
-
-/// A file that the destructor removes.
-class TemporaryFile {
- public:
-  TemporaryFile(const std::string& text, mode_t mode) {
-    write_text(path_, text);
-    ::chmod(path_.c_str(), mode);
-  }
-  const std::string& path() const noexcept { return path_; }
-
- private:
-  TemporaryFolder folder_;
-  std::string path_ = folder_.at("file");
-};
 
 TEST(Command, IsSilentWhenAllWentWell) {
   CommandRun run({scripted_program(), "exit", "0"});
@@ -150,27 +135,6 @@ TEST(Command, DoubtsAProgramThatNeverStartedSyncrun) {
                                        "Its main must call syncrun::run or syncrun::serve_if_worker");
   CommandRun failing({scripted_program(), "exit-without-hello", "4"});
   EXPECT_EQ(failing.exit_code(), 4);
-}
-
-TEST(Command, EndsWith127WhereThereIsNoProgram) {
-  for (const std::string name : {"./no-such-program", "no-such-program", "/dev/null/program", ""}) {
-    CommandRun run({name});
-    EXPECT_EQ(run.exit_code(), 127) << name;
-    EXPECT_THAT(run.last_error_line(), StartsWith("syncrun: "));
-  }
-}
-
-TEST(Command, EndsWith126WhereTheProgramCannotBeExecuted) {
-  const TemporaryFile text("no program", 0644);
-  EXPECT_EQ(CommandRun({text.path()}).exit_code(), 126);
-  EXPECT_EQ(CommandRun({testing::TempDir()}).exit_code(), 126);
-}
-
-TEST(Command, EndsWith126WhereTheKernelRefusesTheProgram) {
-  const TemporaryFile script("#!/no/such/interpreter\n", 0755);
-  CommandRun run({script.path()});
-  EXPECT_EQ(run.exit_code(), 126);
-  EXPECT_THAT(run.last_error_line(), HasSubstr("cannot start"));
 }
 
 TEST(Command, EndsWith2OnBadOptionsAndStartsNothing) {

@@ -3,14 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <csignal>
-
 namespace syncrun::detail {
 namespace {
 
-// Wait statuses as waitpid() encodes them.
+// A wait status as waitpid() encodes it.
 constexpr int exited(int code) { return code << 8; }
-constexpr int killed_by(int signal) { return signal; }
 
 JobEnd ended(int wait_status) {
   JobEnd end;
@@ -19,13 +16,6 @@ JobEnd ended(int wait_status) {
   end.wait_status = wait_status;
   end.said_hello = true;
   return end;
-}
-
-TEST(Conclusion, IsTheStopSignalWhateverTheMasterReturned) {
-  auto end = ended(exited(0));
-  end.stop_signal = SIGINT;
-  EXPECT_EQ(conclude(end).exit_code, 130);
-  EXPECT_EQ(conclude(end).message, "stopped by SIGINT (Interrupt)");
 }
 
 TEST(Conclusion, SaysHowTheLoaderFindsTheLibrary) {
@@ -53,21 +43,6 @@ TEST(Conclusion, EndsAFailureWithTheOtherFaults) {
   EXPECT_EQ(conclude(end).message, "rank 1 was lost\nthe log lacks lines");
 }
 
-TEST(Conclusion, IsNoSuccessWhereTheProgramWentOnAsADaemon) {
-  auto end = ended(exited(0));
-  end.went_on = true;
-  EXPECT_EQ(conclude(end).exit_code, 125);
-  EXPECT_EQ(
-      conclude(end).message,
-      "prog exited with code 0 while a process that it had forked went on: a program that becomes a daemon leaves "
-      "syncrun, which has ended what was left of the job. Run it in the foreground (syncrun itself may be in the "
-      "background), or without syncrun");
-  end.said_hello = false;  // it became a daemon before it called run
-  EXPECT_EQ(conclude(end).exit_code, 125);
-  end.verdict = "rank 1 was lost";
-  EXPECT_EQ(conclude(end).message, "rank 1 was lost");
-}
-
 TEST(Conclusion, AdmitsThatAMasterCouldNotBeKilled) {
   auto end = ended(0);
   end.wait_status.reset();
@@ -75,7 +50,6 @@ TEST(Conclusion, AdmitsThatAMasterCouldNotBeKilled) {
   EXPECT_EQ(conclude(end).message, "the master (pid 12) could not be killed");
 }
 
-}  // namespace
 TEST(Conclusion, OfAProgramWithRaisedPrivilegesSaysThatItIgnoresUs) {
   JobEnd end = ended(exited(0));
   end.said_hello = false;
@@ -84,4 +58,5 @@ TEST(Conclusion, OfAProgramWithRaisedPrivilegesSaysThatItIgnoresUs) {
   EXPECT_THAT(conclude(end).message, testing::HasSubstr("prog runs with raised privileges"));
 }
 
+}  // namespace
 }  // namespace syncrun::detail
