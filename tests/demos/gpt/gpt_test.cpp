@@ -101,7 +101,7 @@ TEST(GptInput, IsRefusedBeforeAWorkerIsStarted) {
   refused({"--data", folder.path().string()}, "--data: expected 65 tokens of two bytes or more in " +
                                                   folder.at("train.bin") + " (--block-size + 1), found 2001 bytes");
   write_text(folder / "train.bin", std::string(2000, 'a'));
-  refused({"--data", folder.path().string()}, "cannot read " + folder.at("val.bin") + ": No such file");
+  refused({"--data", folder.path().string()}, "--data: cannot read " + folder.at("val.bin") + ": No such file");
 }
 
 TEST(GptInput, WithTokensOfAnotherVocabularyIsRefusedByPosition) {
