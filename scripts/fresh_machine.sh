@@ -94,18 +94,17 @@ sudo_for_user() {
 }
 
 # expect NAME COMMAND...: runs a command that has to succeed, and keeps its output in $folder/log. A line that begins with
-# == begins a step, whose time goes to the summary.
+# == begins a step. Such lines are shown, and the time of the step goes to the summary.
 expect() {
   local line step='' begin=$SECONDS
   say "$1"
   shift
   while IFS= read -r line; do
-    [[ $line == 'exit code '* ]] || printf '%s\n' "$line"
-    [[ $line == '== '* || $line == 'exit code '* ]] || continue
     [ -z "$step" ] || summary+=("  $((SECONDS - begin)) s: $step")
     step=${line#== } begin=$SECONDS
-  done < <(set +e; "$@" 2>&1 | tee "$folder/log"; echo "exit code ${PIPESTATUS[0]}")
-  [ "$step" = 'exit code 0' ] || fail "the command failed"
+    [[ $line == 'exit code '* ]] || say "$step"
+  done < <(set +e; "$@" 2>&1 | tee "$folder/log" | grep -a --line-buffered '^== '; echo "exit code ${PIPESTATUS[0]}")
+  [ "$step" = 'exit code 0' ] || { tail -n 40 "$folder/log" && fail "the command failed"; }
   summary+=("  downloaded: $(awk '/^Fetched / { n += $2 * ($3 == "kB" ? 1e-3 : $3 == "MB" ? 1 : 1e3) }
     END { printf "%.0f MB", n }' "$folder/log")")
 }

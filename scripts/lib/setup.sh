@@ -1,7 +1,7 @@
 # Functions that the scripts share: they find and install what is missing, build and test. Scripts source this file. If
 # nothing is missing, it does not use the network.
 
-# Ctrl-C ends the script, whatever the program that runs at that moment makes of it.
+# Ctrl-C ends the script when the program that runs at that moment has ended, even if that program ends normally.
 trap 'exit 130' INT
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
