@@ -96,10 +96,10 @@ def is_precompiled(entry: dict) -> bool:
 
 
 def options_of(entry: dict, build: Path) -> tuple[str, ...]:
-    """The options of a command that matter to a reader of the source."""
+    """The options of a command, without the file that it writes."""
     words = shlex.split(entry["command"].replace(str(build), PLACE))[1:]
     at = words.index("-o")
-    return tuple(word for word in words[:at] if not re.fullmatch(r"-O.|-g\d?", word))
+    return tuple(words[:at])
 
 
 def units_of(build: Path) -> set[Unit]:
@@ -122,16 +122,18 @@ def units_of(build: Path) -> set[Unit]:
                             if option.startswith(("-D", "-I")) and option not in options]
             sources = sorted(source for entry in group for source in sources_of(entry))
             compiler = shlex.split(group[0]["command"])[0]
-            units.add(Unit(tuple(source.replace(str(build), PLACE) for source in sources), compiler, frozenset(options),
+            units.add(Unit(tuple(source.replace(str(build), PLACE) for source in sources), compiler,
+                           frozenset(option for option in options if not re.fullmatch(r"-O.|-g\d?", option)),
                            (compiler, *options)))
     return units
 
 
-def precompile_headers(build: Path) -> list[str]:
-    """Runs the commands that precompile headers. Returns what failed."""
+def precompile_headers(build: Path, units: set[Unit]) -> list[str]:
+    """Precompiles the headers that the units include. Returns what failed."""
+    words = {word for unit in units for word in unit.command}
     failures = []
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        if is_precompiled(entry):
+        if is_precompiled(entry) and entry["file"].removesuffix(".cxx").replace(str(build), PLACE) in words:
             result = subprocess.run(entry["command"], shell=True, cwd=entry["directory"], capture_output=True, text=True)
             if result.returncode != 0:
                 failures.append(result.stderr)
@@ -225,7 +227,7 @@ def main(names: list[str]) -> int:
                 outputs = [build_and_run(configuration.cmake, folder)]
             else:
                 say(f"{configuration.name}: {len(units)} new units")
-                outputs = precompile_headers(folder) if units else []
+                outputs = precompile_headers(folder, units)
                 outputs += threads.map(read, units, [folder] * len(units))
             failures += [f"error: {configuration.name}: {output}" for output in outputs if output]
     for failure in failures:
