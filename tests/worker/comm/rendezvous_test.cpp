@@ -174,38 +174,16 @@ TEST_F(RendezvousInSegment, EndsWaitsThatAreInterrupted) {
 }
 
 /// The events that interrupt waits in a command of a session.
-class InterruptionOfACall : public RendezvousInSegment {
+class RendezvousInACall : public RendezvousInSegment {
  protected:
-  InterruptionOfACall() { interruption_.begin(control_.command_in(kMeetingCommand), CallInterruption::Peers::needed); }
+  RendezvousInACall() { interruption_.begin(control_.command_in(kMeetingCommand), CallInterruption::Peers::needed); }
   void fail() { control_.command_in(kMeetingCommand).failed.store(kMeetingCommand); }
   void lose_a_worker() { control_.header().lost.store(1); }
 
   CallInterruption interruption_{ranks_[0].attachment};
 };
 
-TEST_F(InterruptionOfACall, IsItsFailureOnAnotherRank) {
-  EXPECT_NO_THROW(interruption_.check());
-  fail();
-  EXPECT_THROW(interruption_.check(), Abandoned);
-}
-
-TEST_F(InterruptionOfACall, IsNoneWhereThisRankDoesNotNeedItsPeers) {
-  interruption_.begin(control_.command_in(kMeetingCommand), CallInterruption::Peers::not_needed);
-  fail();
-  EXPECT_NO_THROW(interruption_.check());
-  interruption_.note_that_peers_are_needed();
-  EXPECT_THROW(interruption_.check(), Abandoned);
-}
-
-TEST_F(InterruptionOfACall, IsTheLossOfAWorkerInAnyCase) {
-  interruption_.begin(control_.command_in(kMeetingCommand), CallInterruption::Peers::not_needed);
-  fail();
-  lose_a_worker();
-  EXPECT_THROW(interruption_.check(), SessionLost);
-  EXPECT_NE(ranks_[0].attachment.slot().released_ns.load(), 0);
-}
-
-TEST_F(InterruptionOfACall, KeepsTheMemoryOfTheRankUntilItsPeersAreDoneOrLost) {
+TEST_F(RendezvousInACall, KeepsTheMemoryOfTheRankUntilItsPeersAreDoneOrLost) {
   constexpr std::size_t kBytes = std::size_t{1} << 16U;
   SharedHeap arena(segment_, std::uint64_t{32} << 20U, std::uint64_t{16} << 20U);
   LeftMemory memory(ranks_[0].attachment, arena);
@@ -229,7 +207,7 @@ TEST_F(InterruptionOfACall, KeepsTheMemoryOfTheRankUntilItsPeersAreDoneOrLost) {
   EXPECT_EQ(array_of_next_command(), array);
 }
 
-TEST_F(InterruptionOfACall, EndsARendezvousWhenAWorkerIsLost) {
+TEST_F(RendezvousInACall, EndsARendezvousWhenAWorkerIsLost) {
   std::jthread watcher([this] {
     std::this_thread::sleep_for(milliseconds(20));
     lose_a_worker();
