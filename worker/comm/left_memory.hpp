@@ -26,8 +26,8 @@ class LeftMemory {
   /// This rank leaves the command early. From here on, nothing that it frees is used again, until collect() finds that
   /// all peers on this node are done with the command, or are lost. Called before anything of the command is freed.
   void keep(const Command& command) noexcept;
-  /// Whether this rank has left the command early. A body may have caught the exception.
-  bool has_left(const Command& command) const noexcept { return last_ == command.id; }
+  /// Whether this rank has left the command of this number early. A body may have caught the exception.
+  bool has_left(std::uint64_t command) const noexcept { return last_ == command; }
   /// Called between commands.
   void collect() noexcept {
     if (is_keeping_) [[unlikely]]

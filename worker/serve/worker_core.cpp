@@ -435,9 +435,11 @@ void WorkerCore::run_call(Command& command) {
     running_->check_files();
     running_->deliver(outbox);
     // A body may have caught the exception of a collective.
-    const bool has_failed =
-        command.failed.load(std::memory_order_acquire) == current_ || left_memory_.has_left(command);
-    if (command.has_comm && has_failed) throw Abandoned();
+    // Read only where it matters: `failed` has a cache line of its own.
+    const auto has_failed = [&] {
+      return command.failed.load(std::memory_order_acquire) == current_ || left_memory_.has_left(current_);
+    };
+    if (command.has_comm && has_failed()) throw Abandoned();
     outbox.vote = Vote::ok;
   } catch (...) {
     has_thrown = true;
