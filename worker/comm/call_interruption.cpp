@@ -17,6 +17,7 @@ bool CallInterruption::is_lost() const noexcept {
 }
 
 bool CallInterruption::is_set() const noexcept {
+  if (is_paused_) return false;
   if (is_lost()) return true;
   return needs_peers_ && command_ != nullptr && command_->failed.load(std::memory_order_seq_cst) == command_->id;
 }

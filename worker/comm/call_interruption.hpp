@@ -29,6 +29,21 @@ class CallInterruption final : public Interruption {
   /// From here on, the command needs its peers. Called after its vote, if outputs are reduced among the workers.
   void note_that_peers_are_needed() noexcept { needs_peers_ = true; }
 
+  /// While it lives, nothing interrupts waits if lost workers are replaced. For the commit of updates, which waits only for
+  /// this rank's own device: the peers commit whatever happens to this rank.
+  class Pause {
+   public:
+    explicit Pause(CallInterruption& of) noexcept : of_(of) {
+      of_.is_paused_ = of_.attachment_.control.header().respawns;
+    }
+    ~Pause() { of_.is_paused_ = false; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    CallInterruption& of_;
+  };
+
   bool is_set() const noexcept override;
   /// If a worker is lost, records the time and throws SessionLost. Otherwise throws Abandoned.
   [[noreturn]] void raise() const override;
@@ -40,6 +55,7 @@ class CallInterruption final : public Interruption {
   LeftMemory* memory_;
   const Command* command_ = nullptr;  // null before the first
   bool needs_peers_ = false;
+  bool is_paused_ = false;
 };
 
 /// Records when this rank stopped waiting, and throws SessionLost.

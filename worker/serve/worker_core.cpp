@@ -398,10 +398,12 @@ void WorkerCore::execute(Command& command) {
   }
 }
 
-/// A peer is lost and will be replaced. Until then, commands that are already published fail.
+/// A peer is lost and will be replaced. Until then, commands that are already published fail. A vote that was cast stays:
+/// peers may have committed their updates because of it.
 void WorkerCore::give_up_for_loss(Command& command) {
+  const bool has_voted = attachment_.slot().vote.load(std::memory_order_relaxed) >= vote_word(current_, Vote::none);
   report_failure(command, {ErrorKind::worker_lost, 0, "a worker was lost", FailureOf::peer});
-  cast_vote(command, Vote::failed);
+  if (!has_voted) cast_vote(command, Vote::failed);
 }
 
 // ---- calls ----------------------------------------------------------------------------------------------------
@@ -490,7 +492,10 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
     set_phase(Phase::reduction);
     // Updates are committed first, because no other rank can make this fail. So they are committed on all ranks or on
     // none.
-    if (command.wants_vote) running_->commit_updates();
+    if (command.wants_vote) {
+      const CallInterruption::Pause until_committed(interruption_);
+      running_->commit_updates();
+    }
     attachment_.fault_point(current_, Phase::reduction);
     if (may_reduce) running_->reduce_outputs(outbox);
   } catch (...) {
