@@ -7,6 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
 install_missing compiler cmake ninja boost spdlog cli11 zlib openblas
 without_tests
+configure_options+=(-DSYNCRUN_DEMOS=ON)
 choose_gpus
 configure_and_build release demo
 say "Running bin/syncrun bin/syncrun-mnist $*"

@@ -7,6 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
 install_missing compiler cmake ninja python3 boost spdlog cli11 zlib openblas json libtorch
 without_tests
+configure_options+=(-DSYNCRUN_DEMOS=ON)
 choose_gpus
 configure_options+=(-DSYNCRUN_TORCH=ON)  # an error if there is no LibTorch
 configure_and_build release syncrun_command syncrun_gpt

@@ -7,12 +7,12 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
 # A folder of a build keeps its options, and that of a demo has no tests.
-configure_options=(-DSYNCRUN_TESTS=ON)
+configure_options=(-DSYNCRUN_TESTS=ON -DSYNCRUN_FAULT_TESTS=ON -DSYNCRUN_BENCH=ON -DSYNCRUN_DEMOS=ON -DSYNCRUN_TORCH=AUTO)
 for_ctest=()
 all=
 for option in "$@"; do
   case "$option" in
-    --all) all=yes configure_options+=(-DSYNCRUN_BENCH=ON -DSYNCRUN_DEMOS=ON) ;;
+    --all) all=yes ;;
     -D*=*) configure_options+=("$option") ;;
     *) for_ctest+=("$option") ;;
   esac

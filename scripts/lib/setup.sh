@@ -70,6 +70,7 @@ as_root() {
 # Runs apt-get. On a terminal, its output is shown. Elsewhere, it would be a thousand lines, so only those about the
 # download are, and the last lines if it fails.
 apt_get() {
+  mkdir -p "$root/.cache"
   local log=$root/.cache/apt.log command=(as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get "$@")
   if [ -t 1 ]; then
     "${command[@]}" </dev/null
@@ -180,8 +181,8 @@ choose_gpus() {
   [[ " ${configure_options[*]-} " != *" -DSYNCRUN_CUDA="* ]] || return 0
   found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -u |
     paste -s -d ';') || true
-  if command -v nvcc >/dev/null && [ -n "$found" ]; then
-    configure_options+=(-DSYNCRUN_CUDA=AUTO "-DCMAKE_CUDA_ARCHITECTURES=$found")
+  if command -v nvcc >/dev/null && { [ -n "$found" ] || compgen -G '/dev/nvidia[0-9]*' >/dev/null; }; then
+    configure_options=(-DSYNCRUN_CUDA=AUTO "-DCMAKE_CUDA_ARCHITECTURES=${found:-80}" "${configure_options[@]}")
     return
   fi
   configure_options+=(-DSYNCRUN_CUDA=OFF)

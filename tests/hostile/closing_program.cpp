@@ -36,7 +36,7 @@ using Clock = std::chrono::steady_clock;
 
 Clock::time_point closed_at;
 
-/// Without those that a thread of Syncrun opens for a moment, to read about a process or a control group.
+/// Leaves out those that a thread of Syncrun opens for a moment, to read about a process or a control group.
 std::set<int> open_descriptors() {
   std::set<int> numbers;
   DIR* const folder = ::opendir("/proc/self/fd");

@@ -6,19 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/mixed/mixed_bodies.hpp"
 #include "tests/support/least_squares.hpp"
 #include "tests/support/serial_rounds.hpp"
-#include "tests/support/temporary_folder.hpp"
 
 namespace mixed_test {
 namespace {
@@ -553,56 +548,6 @@ TEST_P(MixedRespawns, ReplaceAWorkerOfEitherKind) {
     EXPECT_THAT(error.failure().restored, Contains("kept"));
     EXPECT_EQ(on(kept, rank), (std::vector<float>{1, 2, 3}));
     expect_usable(v);
-  }
-}
-
-constexpr const char* kFolder = "MIXED_TEST_FOLDER";
-
-void await_file(const std::filesystem::path& file) {
-  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
-/// As add_sum_on_cpu, but rank 0 waits for the test.
-void add_sum_late_on_cpu(sr::CpuWorker& worker, sr::Scattered<const float, 1> x, sr::Update<sr::op::sum, float, 1> v) {
-  if (worker.rank() == 0) {
-    write_text(std::filesystem::path(std::getenv(kFolder)) / "reached", "");
-    await_file(std::filesystem::path(std::getenv(kFolder)) / "go on");
-  }
-  add_sum_on_cpu(worker, x, v);
-}
-
-class MixedVotes : public MixedRespawns {
-  void SetUp() override {
-    ::setenv(kFolder, folder_.path().c_str(), 1);
-    MixedRespawns::SetUp();
-  }
-
- protected:
-  TemporaryFolder folder_;
-};
-INSTANTIATE_TEST_SUITE_P(Devices, MixedVotes, testing::Values("cpu0,cuda0,cpu1"), kNameOfList);
-
-/// A rank is lost after its vote, while the GPU waits for the last vote. Then the others commit.
-TEST_P(MixedVotes, OfALostRankLetTheOthersCommit) {
-  auto v = session().shared<float, 1>("v");
-  const auto x = session().data(std::vector<float>(12, 1));
-  const auto add = session().function(add_sum_late_on_cpu, add_sum_on_gpu);
-  for (int attempt = 0;; ++attempt) {
-    ASSERT_LT(attempt, 10) << "the rank was never lost after its vote";
-    for (const char* file : {"reached", "go on"}) std::filesystem::remove(folder_ / file);
-    v.broadcast(std::vector<float>{10, 20});
-    auto future = add.async(x, v);
-    await_file(folder_ / "reached");
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until the others have voted
-    ::kill(session().worker_pids().back(), SIGKILL);
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the others know of the loss
-    write_text(folder_ / "go on", "");
-    const sr::Error error = error_of([&] { future.get(); });
-    ASSERT_EQ(error.kind(), sr::ErrorKind::worker_lost) << error.what();
-    if (error.failure().phase != "vote") continue;  // this machine was busy
-    EXPECT_THAT(error.failure().undefined, Contains("v")) << error.what();
-    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(on(v, rank), (std::vector<float>{14, 24})) << rank;
-    return;
   }
 }
 

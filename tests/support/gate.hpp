@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <stdexcept>
 #include <string>
@@ -51,8 +52,9 @@ inline void pass(Gate::Key key) {
   const auto end = std::chrono::steady_clock::now() + kSlowdown * std::chrono::seconds(20);
   for (;;) {
     struct stat status {};
-    const bool exists = ::stat(path.c_str(), &status) == 0 && status.st_ino == key.inode;
-    if (!exists || status.st_size != 0) return;
+    const bool is_found = ::stat(path.c_str(), &status) == 0;
+    if (!is_found && errno != ENOENT) throw std::runtime_error("the gate cannot be read");
+    if (!is_found || status.st_ino != key.inode || status.st_size != 0) return;
     if (std::chrono::steady_clock::now() > end) throw std::runtime_error("nobody has opened the gate");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

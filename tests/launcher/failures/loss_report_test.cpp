@@ -56,10 +56,14 @@ TEST_F(Report, OfALossWaitsALittleForPeersOfThisNodeThatStillWait) {
   const auto id = publish("step");
   pool.set_phase(0, id, Phase::collective);
   pool.die(1, FakePool::killed());
-  const auto time = [&] {
-    const auto begin = Clock::now();
-    static_cast<void>(describe_seen_loss(pool, report));
-    return Clock::now() - begin;
+  const auto time = [&] {  // the shortest, because other programs may use the machine
+    Clock::duration shortest = Clock::duration::max();
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      const auto begin = Clock::now();
+      static_cast<void>(describe_seen_loss(pool, report));
+      shortest = std::min(shortest, Clock::now() - begin);
+    }
+    return shortest;
   };
   EXPECT_GE(time(), Milliseconds(100));
   pool.control().header().place = {.node = 0, .nodes = 2, .first_rank = 1, .local_size = 1};

@@ -25,7 +25,7 @@ namespace {
 
 static_assert(sizeof(ncclUniqueId) <= Rendezvous::kMostBytes);
 
-/// Before the first collective, because kernels that are launched later may be launched while it waits for a peer.
+/// Called before the first collective. Otherwise, CUDA would load a kernel while a collective waits for a peer.
 void load_all_kernels() {
   kernels::load_kernels();
   kernels::load_update_kernels();
