@@ -162,14 +162,36 @@ void change_copies(SystemCommands& commands, const Room& room, const std::vector
   }
 }
 
+namespace {
+
+/// Whether a variable that had no values before has none on a rank that has taken part: the rank had done its part, and was
+/// then lost and replaced. Nobody has told the program so, because there was nothing to restore.
+bool lacks_values(SystemCommands& commands, const std::vector<Transfer>& transfers, const std::vector<bool>& were_new) {
+  for (std::size_t i = 0; i < transfers.size(); ++i) {
+    const AssignedRanks& assigned = transfers[i].variable->copies(commands.settled()).assigned;
+    for (std::size_t rank = 0; rank < transfers[i].parts.size() && were_new[i]; ++rank) {
+      if (transfers[i].parts[rank].takes_part && !assigned.has(rank)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers, Leaves leaves) {
   // Other ranks may still read the shape of a copy: it tells them which rows of the variable are theirs.
   std::vector<const void*> variables;
-  for (const auto& transfer : transfers) variables.push_back(transfer.variable);
-  commands.when_settled(ranks_of(transfers), variables, [&](const Room& room) {
-    change_copies(commands, room, transfers, leaves,
-                  [&] { run_transfers(commands, room, what, TransferDirection::to_variable, transfers); });
-  });
+  std::vector<bool> were_new;
+  for (const auto& transfer : transfers) {
+    variables.push_back(transfer.variable);
+    were_new.push_back(!transfer.variable->copies(commands.settled()).assigned.any());
+  }
+  do {
+    commands.when_settled(ranks_of(transfers), variables, [&](const Room& room) {
+      change_copies(commands, room, transfers, leaves,
+                    [&] { run_transfers(commands, room, what, TransferDirection::to_variable, transfers); });
+    });
+  } while (lacks_values(commands, transfers, were_new));
 }
 
 void to_variables(SystemCommands& commands, const char* what, VariableRecord& variable, Leaves leaves,
