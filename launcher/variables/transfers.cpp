@@ -176,31 +176,40 @@ bool lacks_values(SystemCommands& commands, const std::vector<Transfer>& transfe
   return false;
 }
 
+/// `plan(room)` returns the transfers to these variables. They are made again for a worker that has missed the first ones.
+template <class Plan>
+void make_transfers(SystemCommands& commands, const char* what, const RankSet& ranks,
+                    const std::vector<VariableRecord*>& variables, Leaves leaves, const Plan& plan) {
+  // Other ranks may still read the shape of a copy: it tells them which rows of the variable are theirs.
+  const std::vector<const void*> records(variables.begin(), variables.end());
+  std::vector<bool> were_new;
+  for (const VariableRecord* variable : variables) {
+    were_new.push_back(!variable->copies(commands.settled()).assigned.any());
+  }
+  bool lacks = false;
+  do {
+    commands.when_settled(ranks, records, [&](const Room& room) {
+      const std::vector<Transfer>& transfers = plan(room);
+      change_copies(commands, room, transfers, leaves,
+                    [&] { run_transfers(commands, room, what, TransferDirection::to_variable, transfers); });
+      lacks = lacks_values(commands, transfers, were_new);
+    });
+  } while (lacks);
+}
+
 }  // namespace
 
 void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers, Leaves leaves) {
-  // Other ranks may still read the shape of a copy: it tells them which rows of the variable are theirs.
-  std::vector<const void*> variables;
-  std::vector<bool> were_new;
-  for (const auto& transfer : transfers) {
-    variables.push_back(transfer.variable);
-    were_new.push_back(!transfer.variable->copies(commands.settled()).assigned.any());
-  }
-  do {
-    commands.when_settled(ranks_of(transfers), variables, [&](const Room& room) {
-      change_copies(commands, room, transfers, leaves,
-                    [&] { run_transfers(commands, room, what, TransferDirection::to_variable, transfers); });
-    });
-  } while (lacks_values(commands, transfers, were_new));
+  std::vector<VariableRecord*> variables;
+  for (const auto& transfer : transfers) variables.push_back(transfer.variable);
+  make_transfers(commands, what, ranks_of(transfers), variables, leaves,
+                 [&](const Room&) -> const std::vector<Transfer>& { return transfers; });
 }
 
 void to_variables(SystemCommands& commands, const char* what, VariableRecord& variable, Leaves leaves,
                   const std::function<std::vector<TransferPart>(const Room&)>& plan) {
-  const void* const record = &variable;
-  commands.when_settled(commands.all_ranks(), {&record, 1}, [&](const Room& room) {
-    const std::vector<Transfer> transfers{{&variable, plan(room)}};
-    change_copies(commands, room, transfers, leaves,
-                  [&] { run_transfers(commands, room, what, TransferDirection::to_variable, transfers); });
+  make_transfers(commands, what, commands.all_ranks(), {&variable}, leaves, [&](const Room& room) {
+    return std::vector<Transfer>{{&variable, plan(room)}};
   });
 }
 

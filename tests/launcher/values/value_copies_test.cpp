@@ -83,6 +83,13 @@ class CopiesOfAValue : public testing::Test {
     session.commands.finish(id);
   }
 
+  void keep_on_host_only() {
+    make_on_rank_0();
+    bring_to_host(session.commands, x);
+    session.commands.finish(session.calls.last_published());
+    forget_copy(session.pool.segment(), *x, 0);
+  }
+
   PlayedSession session;
   std::shared_ptr<VariableRecord> x = std::make_shared<VariableRecord>();
   std::string warning;
@@ -295,10 +302,7 @@ TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
 // ---- copies that do not arrive or are lost
 
 TEST_F(CopiesOfAValue, StayOnTheHostIfTheyDoNotArriveWhereALaterCallWritesThem) {
-  make_on_rank_0();
-  bring_to_host(session.commands, x);
-  session.commands.finish(session.calls.last_published());
-  forget_copy(session.pool.segment(), *x, 0);
+  keep_on_host_only();
   const auto move = bring(1);
   call(1, Access::writes);
   x->note_unfinished(Destination::rank(1), move, std::make_exception_ptr(Error(ErrorKind::system, "no memory")));
@@ -309,10 +313,7 @@ TEST_F(CopiesOfAValue, StayOnTheHostIfTheyDoNotArriveWhereALaterCallWritesThem) 
 }
 
 TEST_F(CopiesOfAValue, ThatAreReplacedStayWhereCommandsInFlightUseThem) {
-  make_on_rank_0();
-  bring_to_host(session.commands, x);
-  session.commands.finish(session.calls.last_published());
-  forget_copy(session.pool.segment(), *x, 0);
+  keep_on_host_only();
   const auto first = bring(1);
   const auto old = x->value->host.offset;
   HostCopy fresh;
