@@ -53,6 +53,8 @@ WITHOUT = {
     "MPI": ("SYNCRUN_MPI=OFF", "CMAKE_DISABLE_FIND_PACKAGE_MPI=ON"),
 }
 REQUIRED_ONLY = tuple(option for options in WITHOUT.values() for option in options)
+# As on hosts with GPUs, which have no libdw.
+CUDA = (*WITHOUT["libdw"], "SYNCRUN_CUDA=ON", "CMAKE_CUDA_ARCHITECTURES=90")
 CLANG = ("CMAKE_C_COMPILER=clang-16", "CMAKE_CXX_COMPILER=clang++-16")
 
 
@@ -65,6 +67,7 @@ class Configuration:
     source: Path = ROOT
     may_be_reference: bool = False  # it may have the same compile commands
     is_built: bool = False  # and run, instead of being compared
+    has_its_own_sources: bool = False  # only the units that have sources which the reference has not are checked
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,12 @@ def new_units(configurations: list[Configuration], folders: list[Path]) -> list[
     """The units of each configuration that no configuration before it has. The first one is the reference."""
     seen = units_of(folders[0])
     reference = set(seen)
+    sources = {source for unit in reference for source in unit.sources}
     result = []
     for configuration, folder in zip(configurations[1:], folders[1:]):
         units = units_of(folder)
+        if configuration.has_its_own_sources:
+            units = {unit for unit in units if not sources.issuperset(unit.sources)}
         if units == reference and not configuration.may_be_reference:
             raise SystemExit(f"error: {configuration.name}: the compile commands are those of the reference. Install what "
                              "this configuration leaves out, or correct its options")
@@ -194,6 +200,7 @@ def build_and_run(cmake: str, build: Path) -> str:
 
 
 def all_configurations(cmake: str, project: Path) -> list[Configuration]:
+    cuda = [Configuration("CUDA, newest CMake", CUDA, cmake=cmake, has_its_own_sources=True)]
     fetched = (f"FETCHCONTENT_SOURCE_DIR_SYNCRUN={ROOT}", "CMAKE_CXX_STANDARD=23", "CMAKE_BUILD_TYPE=Debug")
     return [
         Configuration("reference"),
@@ -201,6 +208,7 @@ def all_configurations(cmake: str, project: Path) -> list[Configuration]:
         Configuration("Makefiles", generator="Unix Makefiles", may_be_reference=True),
         *(Configuration(f"without {name}", options) for name, options in WITHOUT.items()),
         Configuration("required packages only", REQUIRED_ONLY),
+        *(cuda if shutil.which("nvcc") else []),
         Configuration("without tests", ("SYNCRUN_TESTS=OFF",)),
         Configuration("without tests of faults", ("SYNCRUN_FAULT_TESTS=OFF",)),
         Configuration("without demos", ("SYNCRUN_DEMOS=OFF",)),

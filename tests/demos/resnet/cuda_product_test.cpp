@@ -37,7 +37,7 @@ struct ProductCase {
 class ResnetProducts : public demos::testing::OnGpu, public ::testing::WithParamInterface<ProductCase> {
  protected:
   void SetUp() override {
-    OnGpu::SetUp();
+    demos::testing::OnGpu::SetUp();
     if (IsSkipped()) return;
     device_ = cuda::product_device();
     if (!device_) GTEST_SKIP() << "these kernels are for compute capability 9.0";

@@ -37,7 +37,7 @@ struct StemCase {
 class ResnetStem : public demos::testing::OnGpu, public ::testing::WithParamInterface<StemCase> {
  protected:
   void SetUp() override {
-    OnGpu::SetUp();
+    demos::testing::OnGpu::SetUp();
     if (IsSkipped()) return;
     device_ = cuda::product_device();
     if (!device_) GTEST_SKIP() << "these kernels are for compute capability 9.0";
