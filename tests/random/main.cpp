@@ -34,6 +34,7 @@ constexpr int kSlower = 6;
 #else
 constexpr int kSlower = 1;
 #endif
+constexpr double kReportEvery = 30;  // seconds between lines of progress
 /// A program takes some tens of milliseconds.
 constexpr std::chrono::seconds kLimitOfProgram{60 * kSlower};
 constexpr std::chrono::seconds kLimitOfCall{20 * kSlower};
@@ -320,6 +321,7 @@ int run_driver(const Arguments& arguments) {
   Counts counts;
   int failures = 0;
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  double next_report = kReportEvery;
   while (next < end && failures < kMostFailures && seconds() < static_cast<double>(arguments.seconds)) {
     const std::int64_t count = std::min(end, (next / per_session + 1) * per_session) - next;
     Outcome outcome = run_programs(arguments, next, count, is_one ? arguments.operations : std::vector<int>());
@@ -328,6 +330,11 @@ int run_driver(const Arguments& arguments) {
     counts.kills += outcome.counts.kills;
     counts.throws += outcome.counts.throws;
     next = outcome.next;
+    if (seconds() > next_report) {
+      std::printf("%lld programs, %d failures, %.0f s\n", static_cast<long long>(programs), failures, seconds());
+      std::fflush(stdout);
+      next_report = seconds() + kReportEvery;
+    }
     if (outcome.failure.empty()) continue;
     ++failures;
     std::printf("FAILED: seed %llu, program %lld (%s): %s\n", static_cast<unsigned long long>(arguments.seed),
