@@ -38,7 +38,9 @@ Error::Error(ErrorKind kind, const std::string& message, int native_code, std::s
     : Error(kind, message, Failure{}, native_code, where) {}
 
 Error::Error(ErrorKind kind, const std::string& message, Failure failure, int native_code, std::source_location where)
-    : std::runtime_error(message),
+    // Without a text, the kind is the text. A program and this library may each have a C++ library of their own, and then
+    // one must not free the empty text of the other.
+    : std::runtime_error(message.empty() ? std::string(to_string(kind)) : message),
       kind_(kind),
       native_code_(native_code),
       failure_(std::make_shared<const Failure>(std::move(failure))),

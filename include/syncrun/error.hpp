@@ -17,7 +17,8 @@ namespace syncrun {
 enum class ErrorKind;
 struct Failure;
 
-/// The type of every error that Syncrun throws. Copying an Error never throws.
+/// The type of every error that Syncrun throws. Copying an Error never throws. If the message is empty, what() names the
+/// kind.
 class SYNCRUN_EXPORT Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, int native_code = 0,

@@ -207,6 +207,7 @@ TEST(Task, ThatThrowsWithoutATextIsNamedByItsType) {
   const Error error = error_of([&] { other.get(); });
   EXPECT_EQ(error.native_code(), 28);
   EXPECT_THAT(error.what(), HasSubstr("without a text (what() is null)"));
+  EXPECT_STREQ(SpeechlessError().std::runtime_error::what(), "system");
 }
 
 int dies_after(Pipe<int, int>& pipe, int messages, int signal) {
