@@ -388,10 +388,11 @@ void Program::settle() {
     if (array.is_value) {
       is_alive = check_value(array);
     } else {
+      const std::vector<State> of_survivor = may_lose() ? states_of_survivor(array) : std::vector<State>();
       for (int rank = 0; rank < ranks(); ++rank) {
         if (rank != lost_rank_) check_copy(array, rank);
       }
-      if (may_lose()) check_new_worker(array);
+      if (may_lose()) check_new_worker(array, of_survivor);
     }
     if (is_alive) ++i;
     else arrays.erase(arrays.begin() + static_cast<std::ptrdiff_t>(i));
@@ -488,7 +489,12 @@ std::vector<int> Program::comparable_survivors() const {
   return survivors;
 }
 
-void Program::check_new_worker(Array& array) {
+std::vector<State> Program::states_of_survivor(Array& array) const {
+  const std::vector<int> survivors = comparable_survivors();
+  return survivors.empty() ? std::vector<State>() : array.copy(survivors.front()).states;
+}
+
+void Program::check_new_worker(Array& array, const std::vector<State>& of_survivor) {
   Copy& copy = array.copy(lost_rank_);
   const std::string what = "'" + array.name + "' on the new worker of rank " + std::to_string(lost_rank_);
   const bool had_values = copy.is_assigned;
@@ -513,7 +519,7 @@ void Program::check_new_worker(Array& array) {
   const std::vector<int> survivors = comparable_survivors();
   const bool has_survivor = !survivors.empty() && array.copy(survivors.front()).is_assigned;
   // What it has in bits, which the oracle may know to rounding only.
-  const Numbers of_survivor = has_survivor ? array.fetch(survivors.front()) : Numbers();
+  const Numbers now_of_survivor = has_survivor ? array.fetch(survivors.front()) : Numbers();
   const auto is_same = [](const Numbers& a, const Numbers& b) {
     for (std::size_t i = 0; i < a.size() && a.size() == b.size(); ++i) {
       if (!is_close(a.values[i], b.values[i], 0)) return false;
@@ -524,7 +530,7 @@ void Program::check_new_worker(Array& array) {
     if (!had_values) throw Difference(what + " has values, although no rank had");
     if (array.is_replicated == false) throw Difference(what + " has values, although those of the ranks differed");
     if (ranks() == 1) throw Difference(what + " has values, although no other rank has any");
-    if (!is_same(got, of_survivor)) throw Difference(what + " is not a copy of the first survivor's");
+    if (!is_same(got, now_of_survivor)) throw Difference(what + " is not a copy of the first survivor's");
     bool differ = false;
     for (const int rank : survivors) {
       if (array.copy(rank).is_assigned) differ = differ || !is_same(got, array.fetch(rank));
@@ -535,17 +541,19 @@ void Program::check_new_worker(Array& array) {
     if (!differ && !is_restored && array.is_replicated == true) throw Difference(what + " is not named as restored");
     return copy.set(std::move(got));
   }
-  // A call has used it meanwhile. Then it may be what the survivor has, or what a call has written.
-  const bool is_copy = has_survivor && is_same(got, of_survivor);
-  const bool is_wild = copy.is_wild || std::any_of(copy.states.begin(), copy.states.end(),
-                                                   [](const State& state) { return state.is_wild; });
+  // A call has used it meanwhile. Then it may be what the survivor had at some time, or what a call has written.
+  const bool is_copy = has_survivor && is_same(got, now_of_survivor);
+  const auto is_wild_in = [](const State& state) { return state.is_wild; };
+  const bool is_wild = copy.is_wild || std::any_of(copy.states.begin(), copy.states.end(), is_wild_in) ||
+                       std::any_of(of_survivor.begin(), of_survivor.end(), is_wild_in);
   if (!is_copy && !is_wild) {
     for (std::size_t i = 0; i < got.size(); ++i) {
-      const bool is_known = std::any_of(copy.states.begin(), copy.states.end(), [&](const State& state) {
+      const auto is_in = [&](const State& state) {
         return state.numbers.size() == got.size() &&
                is_close(got.values[i], state.numbers.values[i], state.numbers.slack);
-      });
-      if (!is_known)
+      };
+      if (std::none_of(copy.states.begin(), copy.states.end(), is_in) &&
+          std::none_of(of_survivor.begin(), of_survivor.end(), is_in))
         throw Difference(what + ": element " + std::to_string(i) + " is " + std::to_string(got.values[i]) +
                          ", which no call has written");
     }

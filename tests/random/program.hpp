@@ -252,7 +252,9 @@ class Program {
   void check_copy(Array& array, int rank);
   /// Those of the same kind as the lost rank, if there are any. Else those of the kind of the first one.
   std::vector<int> comparable_survivors() const;
-  void check_new_worker(Array& array);
+  /// What the worker from which a new one takes its values may have had until now.
+  std::vector<State> states_of_survivor(Array& array) const;
+  void check_new_worker(Array& array, const std::vector<State>& of_survivor);
   bool check_value(Array& array);
   void end_failures();
 
