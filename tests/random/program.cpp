@@ -260,7 +260,8 @@ void Program::take(std::size_t index) {
 
 void Program::expect_loss_of(int rank) {
   lost_rank_ = rank;
-  lost_pid_ = session_.worker_pids()[static_cast<std::size_t>(rank)];
+  pids_ = session_.worker_pids();
+  lost_pid_ = pids_[static_cast<std::size_t>(rank)];
   has_told_loss_ = false;
   for (const auto& call : calls_) {
     if (!call->has_ended && call->may_be_lost_with(rank)) call->is_doubtful = true;
@@ -382,10 +383,13 @@ void Program::settle() {
     call->has_ended = true;
     call->has_failed = call->must_fail();
   }
+  const bool has_lost_two = this->has_lost_two();
   for (std::size_t i = 0; i < arrays.size();) {
     Array& array = *arrays[i];
     bool is_alive = true;
-    if (array.is_value) {
+    if (has_lost_two) {
+      is_alive = learn_anew(array);
+    } else if (array.is_value) {
       is_alive = check_value(array);
     } else {
       const std::vector<State> of_survivor = may_lose() ? states_of_survivor(array) : std::vector<State>();
@@ -587,6 +591,35 @@ bool Program::check_value(Array& array) {
       throw Difference(what + ": the error does not name it: " + text);
     return false;
   }
+}
+
+bool Program::has_lost_two() const {
+  if (!may_lose()) return false;
+  const std::vector<int> pids = session_.worker_pids();
+  bool has = false;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    if (rank == lost_rank_ || pids[at] == pids_[at]) continue;
+    if (!is_gpu(rank) || !is_gpu(lost_rank_)) throw Difference("rank " + std::to_string(rank) + " was replaced, too");
+    has = true;
+  }
+  return has;
+}
+
+bool Program::learn_anew(Array& array) {
+  array.made_by = nullptr;
+  array.is_replicated.reset();
+  for (int rank = 0; rank < static_cast<int>(array.copies.size()); ++rank) {
+    try {
+      if (!array.is_value) array.read_on(rank);
+      array.copy(rank).set(array.fetch(rank));
+    } catch (const sr::Error&) {
+      if (array.is_value) return false;
+      array.copy(rank) = Copy();
+    }
+  }
+  if (array.is_value) array.find_holders();
+  return true;
 }
 
 }  // namespace random_test

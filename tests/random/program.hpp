@@ -256,6 +256,10 @@ class Program {
   std::vector<State> states_of_survivor(Array& array) const;
   void check_new_worker(Array& array, const std::vector<State>& of_survivor);
   bool check_value(Array& array);
+  /// Whether another GPU's worker was lost too, because NCCL connected it to the lost one (worker/comm/end_if_stuck.hpp).
+  bool has_lost_two() const;
+  /// Takes what it now has, whatever that is. False if a Value has nothing.
+  bool learn_anew(Array& array);
   void end_failures();
 
   sr::Session& session_;
@@ -275,6 +279,7 @@ class Program {
   std::vector<std::shared_ptr<Call>> calls_;  // since the last time that all was certain
   int lost_rank_ = -1;
   int lost_pid_ = 0;
+  std::vector<int> pids_;  // of all ranks before the loss
   bool has_told_loss_ = false;
   bool has_error_ = false;
   std::jthread killer_;

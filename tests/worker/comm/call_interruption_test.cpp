@@ -3,8 +3,13 @@
 #include "worker/comm/call_interruption.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
 
 #include "common/os/segment.hpp"
+#include "worker/comm/end_if_stuck.hpp"
 #include "worker/comm/interruption.hpp"
 #include "worker/comm/meetings.hpp"
 
@@ -54,6 +59,30 @@ TEST_F(InterruptionOfACall, LeavesNoStepsOfAnEarlierCommandInItsSlot) {
   meetings.leave(command());
   EXPECT_EQ(attachment_.control.outbox(command(), 0).collective_steps, 0U);
   EXPECT_EQ(attachment_.slot().collective_command.load(), kId + 10);
+}
+
+class StuckForALostPeer : public InterruptionOfACall {
+ protected:
+  static constexpr std::chrono::milliseconds kShort{1};
+
+  StuckForALostPeer() { attachment_.control.header().respawns = true; }
+  void lose(int rank) { attachment_.control.worker(rank).is_lost.store(1); }
+  /// The worker is in the call for ever.
+  [[noreturn]] void stay() {
+    const EndIfStuck connecting(attachment_, command().ranks, kShort);
+    for (;;) ::pause();
+  }
+  void come_through() { const EndIfStuck connecting(attachment_, command().ranks, kShort); }
+};
+
+TEST_F(StuckForALostPeer, AWorkerEndsAndSaysWhy) {
+  lose(1);
+  EXPECT_EXIT(stay(), testing::KilledBySignal(SIGKILL), "connected GPUs when rank 1 was lost");
+}
+
+TEST_F(StuckForALostPeer, AWorkerThatComesThroughLives) {
+  lose(1);
+  come_through();
 }
 
 }  // namespace

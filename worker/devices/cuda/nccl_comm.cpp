@@ -162,6 +162,7 @@ void NcclComm::ensure() {
   if (may_fail) meet_to_set_up({.kind = MeetingPurpose::Kind::making_communicator});
   if (choice_.spans_nodes()) exchange_facts();
   const ncclUniqueId id = agreed_id();
+  const EndIfStuck connecting(attachment_, ranks_);
   ncclComm_t made = nullptr;
   const ncclResult_t code = ncclCommInitRank(&made, world_size(), id, rank());
   comm_ = Communicator(made);

@@ -15,12 +15,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "worker/comm/collectives.hpp"
+#include "worker/comm/end_if_stuck.hpp"
 #include "worker/comm/rendezvous.hpp"
 #include "worker/devices/cuda/background_stream.hpp"
 #include "worker/devices/cuda/collective_plan.hpp"
@@ -180,7 +182,7 @@ class NcclComm final : public CommCore {
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
                   kernels::Breadth breadth, std::uint64_t bucket);
   void copy_own(void* to, const void* from, std::size_t bytes);
-  void meet_before_first(CollectiveKind kind, const Division& division, int root);
+  std::unique_ptr<EndIfStuck> meet_before_first(CollectiveKind kind, const Division& division, int root);
 
   const GpuCommParts parts_;
   const Attachment& attachment_;
@@ -203,6 +205,7 @@ class NcclComm final : public CommCore {
   std::uint64_t host_command_ = 0;  // the last command that was passed to begin()
   CollectivePlan& plan_;
   bool is_in_group_ = false;
+  std::unique_ptr<EndIfStuck> connecting_;  // while a group connects ranks that have not sent to each other before
   std::vector<KeysOfResult> results_of_group_;  // NCCL puts the operations of a group on the stream at its end
   bool is_pending_ = false;
 };

@@ -2,6 +2,7 @@
 // Otherwise, they consist of one ncclReduce or ncclBroadcast per part, in one group, which is one launch. (NCCL
 // requires equal lengths. A padded copy would cost memory, and time to copy all values.)
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@ void NcclComm::begin_group() {
 
 void NcclComm::end_group() {
   is_in_group_ = false;
+  const std::unique_ptr<EndIfStuck> connecting = std::move(connecting_);
   std::vector<KeysOfResult> results = std::exchange(results_of_group_, {});
   check(ncclGroupEnd(), "ncclGroupEnd");
   for (KeysOfResult& result : results) give_result(std::move(result));
@@ -34,6 +36,7 @@ void NcclComm::end_group() {
 
 void NcclComm::drop_group() noexcept {
   is_in_group_ = false;
+  const std::unique_ptr<EndIfStuck> connecting = std::move(connecting_);
   static_cast<void>(ncclGroupEnd());
   results_of_group_.clear();
 }
@@ -110,20 +113,23 @@ void NcclComm::all_gather(const void* part, void* all, const Division& division)
 
 /// When two ranks first send to each other, NCCL connects them inside the call. It waits on the host there, and nothing
 /// can interrupt this wait. So all ranks first wait for each other in a meeting. A rank that has called another
-/// collective notices it in check_progress.
-void NcclComm::meet_before_first(CollectiveKind kind, const Division& division, int root) {
-  if (connected_.contains({kind, root})) return;
+/// collective notices it in check_progress. The result lives until NCCL has connected them: in a group, until its end.
+std::unique_ptr<EndIfStuck> NcclComm::meet_before_first(CollectiveKind kind, const Division& division, int root) {
+  if (division.all_bytes() == 0 || connected_.contains({kind, root})) return nullptr;
   meet_to_set_up({.kind = MeetingPurpose::Kind::first_transfer,
                   .detail = static_cast<std::uint8_t>(kind),
                   .root = static_cast<std::int16_t>(root)});
   bool connects_all = true;  // NCCL does not connect ranks that send nothing
   for (int rank = 0; rank < world_size(); ++rank) connects_all = connects_all && division.bytes(rank) != 0;
   if (connects_all) connected_.insert({kind, root});
+  auto connecting = std::make_unique<EndIfStuck>(attachment_, ranks_);
+  if (is_in_group_) connecting_ = std::move(connecting);
+  return connecting;
 }
 
 void NcclComm::gather(const void* part, void* all, const Division& division, int root) {
   ensure();
-  if (division.all_bytes() != 0) meet_before_first(CollectiveKind::gather, division, root);
+  const auto connecting = meet_before_first(CollectiveKind::gather, division, root);
   note_moves(CollectiveKind::gather, division, root);
   if (division.all_bytes() == 0) return;
   std::byte* const to = static_cast<std::byte*>(all);
@@ -142,7 +148,7 @@ void NcclComm::gather(const void* part, void* all, const Division& division, int
 
 void NcclComm::scatter(const void* all, void* part, const Division& division, int root) {
   ensure();
-  if (division.all_bytes() != 0) meet_before_first(CollectiveKind::scatter, division, root);
+  const auto connecting = meet_before_first(CollectiveKind::scatter, division, root);
   note_moves(CollectiveKind::scatter, division, root);
   if (division.all_bytes() == 0) return;
   const std::byte* const from = static_cast<const std::byte*>(all);
