@@ -285,4 +285,7 @@ class Program {
   std::jthread killer_;
 };
 
+/// The number in "fault #N.", or -1.
+int fault_in(const std::string& text);
+
 }  // namespace random_test
