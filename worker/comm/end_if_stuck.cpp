@@ -49,9 +49,10 @@ void EndIfStuck::watch() {
     const auto now = Clock::now();
     if (lost_at == Clock::time_point::max()) lost_at = now;
     if (now - lost_at < limit_) continue;
-    const std::string text = "NCCL connected GPUs when rank " + std::to_string(lost) +
-                             " was lost, and waits for it in a call that nothing can interrupt. So this worker ends, and "
-                             "is replaced too\n";
+    const std::string text =
+        "NCCL connected GPUs when rank " + std::to_string(lost) +
+        " was lost, and waits for it in a call that nothing can interrupt. So this worker ends, and "
+        "is replaced too\n";
     static_cast<void>(::write(STDERR_FILENO, text.data(), text.size()));
     ::kill(::getpid(), SIGKILL);
   }

@@ -205,7 +205,7 @@ class NcclComm final : public CommCore {
   std::uint64_t host_command_ = 0;  // the last command that was passed to begin()
   CollectivePlan& plan_;
   bool is_in_group_ = false;
-  std::unique_ptr<EndIfStuck> connecting_;  // while a group connects ranks that have not sent to each other before
+  std::unique_ptr<EndIfStuck> connecting_;      // while a group connects ranks that have not sent to each other before
   std::vector<KeysOfResult> results_of_group_;  // NCCL puts the operations of a group on the stream at its end
   bool is_pending_ = false;
 };
