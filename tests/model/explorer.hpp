@@ -37,23 +37,15 @@ class Explorer {
   explicit Explorer(const typename Protocol::Scenario& scenario) : protocol_(scenario) {}
 
   Report explore() {
-    add(protocol_.initial(), kNone, {});
-    for (std::uint32_t at = 0; at < states_.size() && report_.wrong.empty(); ++at) {
-      const State state = states_[at];
-      first_successors_.push_back(static_cast<std::uint32_t>(successors_.size()));
-      bool has_successor = false;
-      const auto visit = [&](const State& next, Step step) {
-        has_successor = true;
-        if (!report_.wrong.empty()) return;
-        const std::uint32_t to = add(next, at, step);
-        ++arrivals_[to];
-        successors_.push_back(to);
-        if (next.broken != 0) fail(to, Protocol::describe_broken(next));
-      };
-      protocol_.for_each_step(state, visit);
-      if (has_successor || !report_.wrong.empty()) continue;
-      ++report_.ends;
-      if (!protocol_.is_proper_end(state)) fail(at, "deadlock: nobody can go on, and it is no proper end");
+    states_.add(protocol_.initial());
+    note_new(kNone, {});
+    for (std::uint32_t end = 0; end < states_.size() && report_.wrong.empty();) {
+      const std::uint32_t begin = end;
+      end = std::min(begin + kTogether, states_.size());
+      for (std::uint32_t at = begin; at < end; ++at) take_steps(at);
+      for (const Next& next : next_) states_.prefetch(next.state);
+      for (const Next& next : next_) add(next);
+      next_.clear();
     }
     if (report_.wrong.empty()) check_that_every_run_ends();
     report_.states = states_.size();
@@ -68,13 +60,47 @@ class Explorer {
     Step step;
   };
 
-  std::uint32_t add(const State& state, std::uint32_t from, Step step) {
-    const Found found = from == kNone ? states_.add(state) : states_.add(state, from);
-    if (found.is_new) {
-      origins_.push_back({from, step});
-      arrivals_.push_back(0);
+  using Store = StateStore<State, Protocol::kPartBytes>;
+  /// A state to which a step leads, or the end of a run.
+  struct Next {
+    std::uint32_t from;
+    Step step;
+    typename Store::Prepared state;
+    bool is_broken;
+    bool is_end;
+  };
+  /// The successors of so many states are looked up together, because a look-up waits for memory.
+  static constexpr std::uint32_t kTogether = 16;
+
+  void take_steps(std::uint32_t at) {
+    const State state = states_[at];
+    const std::size_t before = next_.size();
+    protocol_.for_each_step(state, [&](const State& next, Step step) {
+      next_.push_back({at, step, states_.prepare(next, at), next.broken != 0, false});
+    });
+    if (next_.size() == before) next_.push_back({at, {}, {}, false, true});
+  }
+
+  void add(const Next& next) {
+    if (!report_.wrong.empty()) return;
+    while (first_successors_.size() <= next.from)
+      first_successors_.push_back(static_cast<std::uint32_t>(successors_.size()));
+    if (next.is_end) {
+      ++report_.ends;
+      if (!protocol_.is_proper_end(states_[next.from]))
+        fail(next.from, "deadlock: nobody can go on, and it is no proper end");
+      return;
     }
-    return found.number;
+    const Found found = states_.add(next.state);
+    if (found.is_new) note_new(next.from, next.step);
+    ++arrivals_[found.number];
+    successors_.push_back(found.number);
+    if (next.is_broken) fail(found.number, Protocol::describe_broken(states_[found.number]));
+  }
+
+  void note_new(std::uint32_t from, Step step) {
+    origins_.push_back({from, step});
+    arrivals_.push_back(0);
   }
 
   /// Removes states that no remaining state leads to, from the first state on. If all states can be removed, the graph
@@ -101,7 +127,8 @@ class Explorer {
   }
 
   Protocol protocol_;
-  StateStore<State, Protocol::kPartBytes> states_;
+  Store states_;
+  std::vector<Next> next_;
   std::vector<Origin> origins_;
   std::vector<std::uint32_t> arrivals_;          // by state: the number of steps that lead to it
   std::vector<std::uint32_t> first_successors_;  // by state: the index of its first successor in successors_

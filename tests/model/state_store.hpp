@@ -25,9 +25,9 @@ class Numbering {
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(values_.size()); }
   const Value& operator[](std::uint32_t number) const noexcept { return values_[number]; }
 
-  Found add(const Value& value) {
+  Found add(const Value& value) { return add(value, hash_of(value)); }
+  Found add(const Value& value, std::uint32_t hash) {
     if (values_.size() * 2 >= table_.size()) grow();
-    const std::uint32_t hash = hash_of(value);
     std::size_t at = hash & (table_.size() - 1);
     for (; table_[at].number != kFree; at = (at + 1) & (table_.size() - 1)) {
       if (table_[at].hash == hash && values_[table_[at].number] == value) return {table_[at].number, false};
@@ -37,13 +37,16 @@ class Numbering {
     return {table_[at].number, true};
   }
 
- private:
-  static constexpr std::uint32_t kFree = ~std::uint32_t{0};
-  /// The hash is stored too, so that most values that differ need not be read. They are rarely in the cache.
-  struct Place {
-    std::uint32_t hash;
-    std::uint32_t number;
-  };
+  // Before values are added, a caller may ask for the memory that this reads, first of the table and then of the values. So
+  // the processor brings it for many values at the same time.
+  void prefetch_place(std::uint32_t hash) const noexcept {
+    if (!table_.empty()) __builtin_prefetch(&table_[hash & (table_.size() - 1)]);
+  }
+  void prefetch_value(std::uint32_t hash) const noexcept {
+    if (table_.empty()) return;
+    const Place& place = table_[hash & (table_.size() - 1)];
+    if (place.hash == hash && place.number != kFree) __builtin_prefetch(&values_[place.number]);
+  }
 
   static std::uint32_t hash_of(const Value& value) noexcept {
     static_assert(sizeof(Value) % sizeof(std::uint32_t) == 0);
@@ -56,6 +59,14 @@ class Numbering {
     }
     return static_cast<std::uint32_t>(hash ^ hash >> 29U);
   }
+
+ private:
+  static constexpr std::uint32_t kFree = ~std::uint32_t{0};
+  /// The hash is stored too, so that most values that differ need not be read. They are rarely in the cache.
+  struct Place {
+    std::uint32_t hash;
+    std::uint32_t number;
+  };
 
   void grow() {
     const std::vector<Place> old = std::exchange(table_, {});
@@ -91,23 +102,34 @@ class StateStore {
     for (std::size_t i = 0; i < kParts; ++i) numbers[i] = parts_[i].add(parts[i]).number;
     return states_.add(numbers);
   }
-  /// The same, but faster if the state has most parts in common with the state that has the number `origin`.
-  Found add(const State& state, std::uint32_t origin) {
-    const Parts parts = cut(state);
-    Numbers numbers = states_[origin];
-    for (std::size_t i = 0; i < kParts; ++i) {
-      if (parts_[i][numbers[i]] != parts[i]) numbers[i] = parts_[i].add(parts[i]).number;
-    }
-    return states_.add(numbers);
-  }
 
  private:
   static constexpr std::size_t kParts = (sizeof(State) + kPartBytes - 1) / kPartBytes;
   using Part = std::array<std::uint8_t, kPartBytes>;
   using Parts = std::array<Part, kParts>;
-
   using Numbers = std::array<std::uint32_t, kParts>;
 
+ public:
+  /// A state that has been cut, before it is added.
+  struct Prepared {
+    Numbers numbers;
+    std::uint32_t hash;
+  };
+  /// Fast if the state has most parts in common with the state that has the number `origin`.
+  Prepared prepare(const State& state, std::uint32_t origin) {
+    const Parts parts = cut(state);
+    Numbers numbers = states_[origin];
+    for (std::size_t i = 0; i < kParts; ++i) {
+      if (parts_[i][numbers[i]] != parts[i]) numbers[i] = parts_[i].add(parts[i]).number;
+    }
+    const std::uint32_t hash = states_.hash_of(numbers);
+    states_.prefetch_place(hash);
+    return {numbers, hash};
+  }
+  void prefetch(const Prepared& state) const noexcept { states_.prefetch_value(state.hash); }
+  Found add(const Prepared& state) { return states_.add(state.numbers, state.hash); }
+
+ private:
   static Parts cut(const State& state) noexcept {
     Parts parts{};
     std::memcpy(parts.data(), &state, sizeof(State));
