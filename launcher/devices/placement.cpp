@@ -75,7 +75,7 @@ int threads_for(std::span<const DeviceId> devices, int rank, int cores) noexcept
   return std::max(1, (cores - gpus) / cpus);
 }
 
-Placement placement_of(std::span<const DeviceId> devices, int rank) {
+WorkerPlacement placement_of(std::span<const DeviceId> devices, int rank) {
   const auto at = static_cast<std::size_t>(rank);
   const int threads = threads_for(devices, rank, usable_cores());
   if (devices[at].kind == DeviceKind::cuda) return {threads, cores_near_gpu(devices[at].index)};

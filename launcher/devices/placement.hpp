@@ -13,13 +13,13 @@
 namespace syncrun::detail {
 
 /// Where the worker of a rank runs.
-struct Placement {
+struct WorkerPlacement {
   int threads = 1;           // that numerical libraries start, unless the user has chosen another number
   std::vector<int> cores{};  // that the worker is bound to before exec; empty: it is not bound
 };
 
 /// The placement of a rank. `devices` are those of this node, by local rank.
-Placement placement_of(std::span<const DeviceId> devices, int local_rank);
+WorkerPlacement placement_of(std::span<const DeviceId> devices, int local_rank);
 
 /// The number of threads that a rank may start if a process can use `cores` cores. At least 1. With devices of one
 /// kind, all workers together start as many threads as there are cores. In a session with both kinds, the worker of a

@@ -27,7 +27,7 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
       std::span(settings_.devices)
           .subspan(static_cast<std::size_t>(place().first_rank), static_cast<std::size_t>(place().local_size));
   const DeviceId& device = devices[static_cast<std::size_t>(local_rank)];
-  Placement placement = placement_of(devices, local_rank);
+  WorkerPlacement placement = placement_of(devices, local_rank);
   SpawnRequest request;
   request.program = own_image();
   request.arguments = own_arguments();

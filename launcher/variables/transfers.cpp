@@ -58,7 +58,7 @@ struct Temporaries {
 
 Extents extents_of(const Delivery& delivery) { return delivery.data ? delivery.data->extents : delivery.extents; }
 
-const MappedFile* file_of(const Delivery& delivery) {
+const MappedFile* mapped_file_of(const Delivery& delivery) {
   return delivery.data && delivery.data->file ? &delivery.data->file->file() : nullptr;
 }
 
@@ -337,7 +337,7 @@ Source Sources::add(const VariableRecord& variable, const void* values, const Ex
 }
 
 Source Sources::add(const Delivery& delivery) {
-  if (const MappedFile* const file = file_of(delivery))
+  if (const MappedFile* const file = mapped_file_of(delivery))
     return add_of_file(*delivery.variable, *file, 0, extents_of(delivery));
   return add(*delivery.variable, values_of(delivery), extents_of(delivery));
 }
@@ -353,7 +353,7 @@ Source Sources::add_rows(const Delivery& delivery, const Rows& rows, const char*
   const auto* from = static_cast<const std::byte*>(values_of(delivery));
   const std::size_t row_bytes = row_bytes_of(variable.dtype, {extents.data(), variable.dimensions});
   extents[0] = selected.count();
-  const MappedFile* const file = file_of(delivery);
+  const MappedFile* const file = mapped_file_of(delivery);
   if (selected.kind != Rows::Kind::list) {
     const std::size_t begin = static_cast<std::size_t>(selected.begin) * row_bytes;
     if (file != nullptr) return add_of_file(variable, *file, begin, extents);

@@ -61,7 +61,7 @@ SHARED_HEADERS = (
     (re.compile(r"\bsr::|\bsyncrun::(Session|Data|Shared|Error|run)\b"), ("syncrun/",)),
 )
 # A type that a header defines at the outermost level, where namespaces are not indented.
-TYPE = re.compile(r"^(?:class|struct|union) (?:SYNCRUN_EXPORT\w* |alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
+TYPE = re.compile(r"^(?:class|struct|union|enum class|enum) (?:SYNCRUN_EXPORT\w* |alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
 # The types of these rooms share the namespace syncrun::detail and the library.
 TYPE_ROOMS = {"include", "include/syncrun/torch", "common", "launcher", "worker", "libtorch", "libtorch/cuda"}
 # The library functions that templates call are declared in these headers, and nowhere else.

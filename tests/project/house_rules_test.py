@@ -113,6 +113,8 @@ class HouseRules(unittest.TestCase):
         found = self.violations("unique_types", {"launcher/a.hpp": one, "worker/devices/cuda/b.hpp": other})
         self.assertEqual(len(found), 1)
         self.assertIn("launcher/a.hpp has a type Staging as well", found[0])
+        options = "#pragma once\n// Another.\nenum class Staging : std::uint8_t {\n};\n"
+        self.assertEqual(len(self.violations("unique_types", {"launcher/a.hpp": one, "worker/b.hpp": options})), 1)
         exported = "#pragma once\n// One more.\nclass SYNCRUN_EXPORT Staging {\n};\n"
         self.assertEqual(len(self.violations("unique_types", {"launcher/a.hpp": one, "worker/b.hpp": exported})), 1)
         declared = {"launcher/a.hpp": one, "worker/b.hpp": "#pragma once\n// B.\nclass Staging;\n"}

@@ -78,7 +78,7 @@ void WorkerCall::add_slice(DType dtype, void* into, const void* value, std::size
   core_->device().accumulate(dtype, Reduction::avg, into, value, detail::weights_of(rows.before, rows.count), elements);
 }
 void WorkerCall::average_over_slices() { core_->running().average_over_slices(); }
-void WorkerCall::begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientAverage average) {
+void WorkerCall::begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientParts average) {
   core_->running().begin_gradient({gradient, elements, dtype}, average);
 }
 bool WorkerCall::end_gradient() { return core_->running().end_gradient(); }

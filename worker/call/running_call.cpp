@@ -157,9 +157,9 @@ void RunningCall::average_over_slices() {
 
 /// The gradient is averaged in buckets only if all ranks have one slice. With more slices, the gradient is incomplete
 /// until the last one is added.
-void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage average) {
+void RunningCall::begin_gradient(const GradientPlace& place, GradientParts average) {
   const bool is_one_slice = !has_rows() || call_->slices == 1;
-  const bool in_buckets = average == GradientAverage::in_buckets && is_one_slice && comm().has_background();
+  const bool in_buckets = average == GradientParts::in_buckets && is_one_slice && comm().has_background();
   if (in_buckets) {
     rows_by_rank_.clear();
     for (const int rank : command_->ranks) rows_by_rank_.push_back(slice_rows_of(rank));

@@ -70,7 +70,7 @@ class RunningCall {
   CommCore& comm() noexcept { return *comm_; }
   Comm& user_comm() noexcept { return *user_comm_; }
   GradientReady& gradient_ready() noexcept { return gradient_ready_; }
-  void begin_gradient(const GradientPlace& place, GradientAverage average);
+  void begin_gradient(const GradientPlace& place, GradientParts average);
   bool end_gradient() { return step_gradient_.finish(); }
 
   RawRows rows(std::size_t argument);

@@ -79,7 +79,7 @@ struct SliceRows {
 };
 
 /// When a gradient is averaged: as a whole after the body, or in buckets as soon as they are final.
-enum class GradientAverage : bool { whole, in_buckets };
+enum class GradientParts : bool { whole, in_buckets };
 
 class WorkerCall;
 using Thunk = void (*)(WorkerCall& call, const BodyPointer& body);

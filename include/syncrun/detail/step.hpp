@@ -84,7 +84,7 @@ struct StepOf {
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const Vector& target = rows.before == 0 ? gradient : slice_gradient;
       if constexpr (kTellsOfGradient) {
-        constexpr auto kAverage = kForm == StepForm::replicated ? GradientAverage::in_buckets : GradientAverage::whole;
+        constexpr auto kAverage = kForm == StepForm::replicated ? GradientParts::in_buckets : GradientParts::whole;
         call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kAverage);
       }
       // Like any function, a body without a Comm& does not run if there are no rows. The rest of the step runs.

@@ -32,7 +32,7 @@ namespace detail {
 
 class ArrayFile;
 class CommCore;
-enum class GradientAverage : bool;
+enum class GradientParts : bool;
 class OutputBuffer;
 class PipeCore;
 class ProducerCore;
@@ -151,7 +151,7 @@ class SYNCRUN_EXPORT WorkerCall {
   void average_over_slices();
   /// These two are called before and after the body of a slice, if the body has a GradientReady&. All ranks call
   /// end_gradient. It returns true if the gradient has been averaged over the ranks.
-  void begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientAverage average);
+  void begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientParts average);
   bool end_gradient();
   WorkerCore& core() noexcept { return *core_; }
 
