@@ -2,7 +2,7 @@
 # runs as the master in one process and as a worker in others.
 
 # All objects of the library except the one that decides whether phases have hooks (common/protocol/phase_hook.hpp).
-set(SYNCRUN_LIBRARY_PARTS syncrun_common syncrun_launcher syncrun_launcher_pieces syncrun_worker)
+set(SYNCRUN_LIBRARY_PARTS syncrun_common syncrun_launcher syncrun_launcher_base syncrun_worker)
 
 add_library(syncrun SHARED)
 add_library(Syncrun::syncrun ALIAS syncrun)

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::libtorch::detail {

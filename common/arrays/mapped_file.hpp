@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 #include "common/os/file_descriptor.hpp"
 
 namespace syncrun::detail {

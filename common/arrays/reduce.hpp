@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <span>
 
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 
 namespace syncrun::detail {
 

@@ -14,8 +14,8 @@
 #include <memory>
 #include <span>
 
-#include "common/code/image.hpp"
 #include "common/os/file_descriptor.hpp"
+#include "common/protocol/image.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail {

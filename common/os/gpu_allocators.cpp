@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/numbers.hpp"
 
 namespace syncrun::detail {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 
 namespace syncrun::detail {
 

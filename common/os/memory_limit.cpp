@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/os/control_group.hpp"
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail {

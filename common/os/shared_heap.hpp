@@ -9,7 +9,7 @@
 #include <map>
 #include <string_view>
 
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 
 namespace syncrun::detail {
 

@@ -8,7 +8,7 @@
 namespace syncrun::detail {
 
 /// An address in a loaded image, in a form from which every process with the same image can find the address. See
-/// common/code/image.hpp.
+/// common/protocol/image.hpp.
 struct ImageAddress {
   std::uint64_t offset;
   std::uint32_t build_id_bytes;

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <type_traits>
 
-#include "common/code/image.hpp"
+#include "common/protocol/image.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <optional>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "syncrun/run.hpp"
 
 namespace syncrun::detail {

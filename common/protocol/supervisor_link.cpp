@@ -11,7 +11,7 @@
 #include <limits>
 #include <string>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 
 namespace syncrun::detail {
 

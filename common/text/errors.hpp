@@ -7,7 +7,7 @@
 #include <source_location>
 #include <string>
 
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {

@@ -20,7 +20,7 @@
 #include "launcher/calls/call_clocks.hpp"
 #include "launcher/calls/in_flight.hpp"
 #include "launcher/calls/inbox_places.hpp"
-#include "launcher/calls/unseen_failures.hpp"
+#include "launcher/records/unseen_failures.hpp"
 
 namespace syncrun::detail {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/session/records.hpp"
+#include "launcher/records/records.hpp"
 
 namespace syncrun::detail {
 

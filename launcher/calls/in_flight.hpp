@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "common/protocol/command.hpp"
-#include "launcher/calls/unseen_failures.hpp"
-#include "launcher/session/records.hpp"
+#include "launcher/records/records.hpp"
+#include "launcher/records/unseen_failures.hpp"
 
 namespace syncrun::detail {
 

@@ -10,7 +10,7 @@
 #include "common/protocol/control_block.hpp"
 #include "launcher/calls/row_weights.hpp"
 #include "launcher/pool/segment_heap.hpp"
-#include "launcher/session/records.hpp"
+#include "launcher/records/records.hpp"
 
 namespace syncrun::detail {
 

@@ -16,7 +16,7 @@
 #include "launcher/devices/comm_table.hpp"
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/pool/segment_heap.hpp"
-#include "launcher/session/settled.hpp"
+#include "launcher/records/settled.hpp"
 
 namespace syncrun::detail {
 

@@ -7,8 +7,8 @@
 
 #include "common/arrays/mapped_file.hpp"
 #include "launcher/calls/system_commands.hpp"
-#include "launcher/session/records.hpp"
-#include "launcher/session/registry.hpp"
+#include "launcher/records/records.hpp"
+#include "launcher/records/registry.hpp"
 
 namespace syncrun::detail {
 

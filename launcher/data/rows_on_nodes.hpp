@@ -9,7 +9,7 @@
 #include "common/os/segment.hpp"
 #include "common/protocol/command.hpp"
 #include "common/protocol/node_place.hpp"
-#include "launcher/session/records.hpp"
+#include "launcher/records/records.hpp"
 
 namespace syncrun::detail {
 

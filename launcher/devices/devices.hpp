@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "launcher/devices/chosen_devices.hpp"
 
 namespace syncrun::detail {

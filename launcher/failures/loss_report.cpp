@@ -7,7 +7,7 @@
 #include "common/text/errors.hpp"
 #include "launcher/calls/describe.hpp"
 #include "launcher/failures/lost_child.hpp"
-#include "launcher/failures/rank_report.hpp"
+#include "launcher/process/rank_report.hpp"
 #include "launcher/process/spawn.hpp"
 
 namespace syncrun::detail {

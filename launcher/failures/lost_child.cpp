@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "launcher/failures/rank_report.hpp"
 #include "launcher/process/child_end.hpp"
 #include "launcher/process/nursery.hpp"
+#include "launcher/process/rank_report.hpp"
 
 namespace syncrun::detail {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail {

@@ -5,7 +5,7 @@
 #include <climits>
 #include <string_view>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/nodes/attendance.hpp"
 

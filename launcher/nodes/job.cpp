@@ -12,16 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "common/os/environment.hpp"
 #include "common/os/fork_guard.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/protocol/process_role.hpp"
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/nodes/agent_role.hpp"
 #include "launcher/nodes/mpi_library.hpp"
 #include "launcher/nodes/roll_call.hpp"
-#include "launcher/session/settings.hpp"
-#include "launcher/session/verdict.hpp"
+#include "launcher/settings/settings.hpp"
+#include "launcher/settings/verdict.hpp"
 #include "syncrun/version.hpp"
 
 namespace syncrun::detail {

@@ -9,8 +9,8 @@
 
 #include "common/os/memory_limit.hpp"
 #include "common/text/errors.hpp"
-#include "launcher/helpers/queue_layout.hpp"
 #include "launcher/nodes/command_message.hpp"
+#include "launcher/queues/queue_layout.hpp"
 
 namespace syncrun::detail {
 

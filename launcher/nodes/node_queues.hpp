@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "common/os/shared_heap.hpp"
-#include "launcher/helpers/producer_processes.hpp"
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/queue_messages.hpp"
+#include "launcher/queues/producer_processes.hpp"
 
 namespace syncrun::detail {
 

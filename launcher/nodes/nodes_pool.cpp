@@ -5,15 +5,15 @@
 #include <thread>
 #include <utility>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/devices/host_part.hpp"
-#include "launcher/failures/rank_report.hpp"
 #include "launcher/nodes/answers.hpp"
 #include "launcher/nodes/node_cores.hpp"
 #include "launcher/pool/worker_watcher.hpp"
+#include "launcher/process/rank_report.hpp"
 #include "launcher/process/spawn.hpp"
-#include "launcher/session/verdict.hpp"
+#include "launcher/settings/verdict.hpp"
 
 namespace syncrun::detail {
 

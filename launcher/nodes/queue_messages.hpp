@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/protocol/queue_block.hpp"
-#include "launcher/helpers/producer_processes.hpp"
 #include "launcher/nodes/messages.hpp"
+#include "launcher/queues/producer_processes.hpp"
 
 namespace syncrun::detail {
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <utility>
 
-#include "launcher/helpers/queue_layout.hpp"
 #include "launcher/nodes/bundle.hpp"
+#include "launcher/queues/queue_layout.hpp"
 
 namespace syncrun::detail {
 

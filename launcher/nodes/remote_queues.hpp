@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "common/protocol/node_place.hpp"
-#include "launcher/helpers/batch_turns.hpp"
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/queue_messages.hpp"
 #include "launcher/nodes/relay.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
+#include "launcher/queues/batch_turns.hpp"
 
 namespace syncrun::detail {
 

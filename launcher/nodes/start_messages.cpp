@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "common/code/image.hpp"
+#include "common/protocol/image.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/devices/host_part.hpp"
 #include "syncrun/version.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "launcher/nodes/messages.hpp"
-#include "launcher/session/settings.hpp"
+#include "launcher/settings/settings.hpp"
 
 namespace syncrun::detail {
 

@@ -4,14 +4,14 @@
 #include <cmath>
 #include <string>
 
-#include "common/code/image.hpp"
+#include "common/os/environment.hpp"
 #include "common/os/life.hpp"
 #include "common/os/memory_limit.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/protocol/function_entry.hpp"
+#include "common/protocol/image.hpp"
 #include "common/text/errors.hpp"
-#include "launcher/failures/rank_report.hpp"
 #include "launcher/process/debugger.hpp"
+#include "launcher/process/rank_report.hpp"
 
 namespace syncrun::detail {
 

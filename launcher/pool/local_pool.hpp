@@ -9,7 +9,7 @@
 #include "launcher/pool/worker_pool.hpp"
 #include "launcher/pool/worker_watcher.hpp"
 #include "launcher/process/nursery.hpp"
-#include "launcher/session/settings.hpp"
+#include "launcher/settings/settings.hpp"
 
 namespace syncrun::detail {
 

@@ -81,7 +81,7 @@ class WorkerPool {
   virtual int stop_signal(int rank) const = 0;
   /// The process that traces the worker, or 0.
   virtual int tracer(int rank) const = 0;
-  /// Adds the native stacks of the ranks that seem stuck (launcher/failures/rank_report.hpp). Takes a limited time.
+  /// Adds the native stacks of the ranks that seem stuck (launcher/process/rank_report.hpp). Takes a limited time.
   virtual void take_stacks(std::vector<RankState>& states) = 0;
   /// The last lines of the worker's standard error.
   virtual std::vector<std::string> last_stderr(int rank) = 0;

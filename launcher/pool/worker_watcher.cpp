@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/log.hpp"
 #include "launcher/devices/placement.hpp"
 

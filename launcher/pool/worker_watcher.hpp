@@ -10,7 +10,7 @@
 #include "common/protocol/control_block.hpp"
 #include "launcher/pool/successor.hpp"
 #include "launcher/process/child_watcher.hpp"
-#include "launcher/session/settings.hpp"
+#include "launcher/settings/settings.hpp"
 
 namespace syncrun::detail {
 

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/os/environment.hpp"
 #include "common/os/file_descriptor.hpp"
 #include "common/os/wait.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/process/child_watcher.hpp"
 #include "launcher/process/nursery.hpp"

@@ -16,7 +16,7 @@
 #include "common/protocol/control_block.hpp"
 #include "common/protocol/timeline.hpp"
 #include "launcher/process/output_file.hpp"
-#include "launcher/session/settings.hpp"
+#include "launcher/settings/settings.hpp"
 #include "syncrun/profile.hpp"
 
 namespace syncrun::detail {

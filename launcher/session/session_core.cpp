@@ -4,11 +4,11 @@
 
 #include "common/os/file_descriptor.hpp"
 #include "common/text/errors.hpp"
-#include "launcher/failures/restored_values.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
+#include "launcher/session/freed_variables.hpp"
+#include "launcher/session/restored_values.hpp"
 #include "launcher/session/session_end.hpp"
 #include "launcher/session/session_start.hpp"
-#include "launcher/variables/freed_variables.hpp"
 
 namespace syncrun::detail {
 

@@ -16,17 +16,17 @@
 #include "common/os/shared_heap.hpp"
 #include "common/text/log.hpp"
 #include "launcher/calls/call_table.hpp"
-#include "launcher/calls/command_runner.hpp"
 #include "launcher/calls/row_weights.hpp"
+#include "launcher/commands/command_runner.hpp"
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/failures/loss_report.hpp"
-#include "launcher/failures/recovery.hpp"
 #include "launcher/pool/worker_pool.hpp"
 #include "launcher/profile/profiler.hpp"
+#include "launcher/records/registry.hpp"
+#include "launcher/records/session_state.hpp"
 #include "launcher/session/only_session.hpp"
-#include "launcher/session/registry.hpp"
-#include "launcher/session/session_state.hpp"
-#include "launcher/session/settings.hpp"
+#include "launcher/session/recovery.hpp"
+#include "launcher/settings/settings.hpp"
 
 namespace syncrun::detail {
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/failures/rank_report.hpp"
 #include "launcher/process/child_end.hpp"
+#include "launcher/process/rank_report.hpp"
 
 namespace syncrun::detail {
 

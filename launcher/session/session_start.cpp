@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/os/environment.hpp"
 #include "common/os/wait.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/fixed_text.hpp"
 #include "common/text/visible_text.hpp"

@@ -10,7 +10,7 @@
 #include "launcher/pool/segment_heap.hpp"
 #include "launcher/pool/worker_pool.hpp"
 #include "launcher/profile/profiler.hpp"
-#include "launcher/session/settings.hpp"
+#include "launcher/settings/settings.hpp"
 
 namespace syncrun::detail {
 

@@ -5,8 +5,8 @@
 
 #include <climits>
 
+#include "common/os/environment.hpp"
 #include "common/os/interfaces.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/log.hpp"
 #include "launcher/devices/devices.hpp"

@@ -16,7 +16,7 @@
 #include <iterator>
 #include <utility>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/visible_text.hpp"
 #include "launcher/devices/host_part.hpp"

@@ -6,7 +6,7 @@
 #include "common/arrays/extents.hpp"
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
-#include "launcher/variables/variables.hpp"
+#include "launcher/records/variables.hpp"
 
 namespace syncrun::detail {
 

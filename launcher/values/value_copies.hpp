@@ -10,7 +10,7 @@
 #include <string>
 
 #include "launcher/calls/system_commands.hpp"
-#include "launcher/session/records.hpp"
+#include "launcher/records/records.hpp"
 
 namespace syncrun::detail {
 

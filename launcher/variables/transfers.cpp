@@ -9,8 +9,8 @@
 #include "common/text/errors.hpp"
 #include "launcher/calls/rows_check.hpp"
 #include "launcher/data/mapped_data.hpp"
+#include "launcher/records/variables.hpp"
 #include "launcher/values/value_copies.hpp"
-#include "launcher/variables/variables.hpp"
 
 namespace syncrun::detail {
 

@@ -14,7 +14,7 @@
 #include "common/arrays/mapped_file.hpp"
 #include "launcher/calls/row_weights.hpp"
 #include "launcher/calls/system_commands.hpp"
-#include "launcher/session/records.hpp"
+#include "launcher/records/records.hpp"
 
 namespace syncrun::detail {
 

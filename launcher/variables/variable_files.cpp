@@ -9,8 +9,8 @@
 #include "common/arrays/npy.hpp"
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/records/variables.hpp"
 #include "launcher/variables/transfers.hpp"
-#include "launcher/variables/variables.hpp"
 
 namespace syncrun::detail {
 

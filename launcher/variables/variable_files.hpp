@@ -14,7 +14,7 @@
 #include "common/arrays/shared_folder.hpp"
 #include "launcher/calls/row_weights.hpp"
 #include "launcher/calls/system_commands.hpp"
-#include "launcher/session/records.hpp"
+#include "launcher/records/records.hpp"
 #include "syncrun/checkpoint.hpp"
 
 namespace syncrun::detail {

@@ -1,8 +1,8 @@
 // The command line of `syncrun`. If it accepts its options, the master that it starts accepts the environment made from
 // them.
 
-#include "common/protocol/environment.hpp"
-#include "launcher/session/settings.hpp"
+#include "common/os/environment.hpp"
+#include "launcher/settings/settings.hpp"
 #include "launcher/syncrun/options.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 

@@ -1,11 +1,11 @@
 // Settings from environment variables. Each line of the input is the value of one, in a fixed order.
 
-#include "launcher/session/settings.hpp"
+#include "launcher/settings/settings.hpp"
 
 #include <array>
 
+#include "common/os/environment.hpp"
 #include "common/os/segment.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/text/log.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 

@@ -1,4 +1,4 @@
-// The master of the model: launcher/calls/call_table.cpp, launcher/calls/command_runner.cpp.
+// The master of the model: launcher/calls/call_table.cpp, launcher/commands/command_runner.cpp.
 
 #include <algorithm>
 

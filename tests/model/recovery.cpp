@@ -1,4 +1,4 @@
-// Lost workers are replaced: launcher/failures/recovery.cpp, forget_copy in launcher/values/value_copies.cpp.
+// Lost workers are replaced: launcher/session/recovery.cpp, forget_copy in launcher/values/value_copies.cpp.
 
 #include "tests/model/protocol.hpp"
 #include "tests/model/steps.hpp"

@@ -28,16 +28,16 @@ from typing import Iterator, NamedTuple
 
 MAY_USE = {
     "common": {"common"},
-    "launcher_pieces": {"common", "launcher_pieces"},
-    "launcher": {"common", "launcher_pieces", "launcher"},
-    "launcher/syncrun": {"common", "launcher_pieces", "launcher/syncrun"},
+    "launcher_base": {"common", "launcher_base"},
+    "launcher": {"common", "launcher_base", "launcher"},
+    "launcher/syncrun": {"common", "launcher_base", "launcher/syncrun"},
     "launcher/nodes/mpi": {"common", "launcher/nodes/mpi"},
     "worker": {"common", "worker"},
     "worker/devices/cuda": {"common", "worker", "worker/devices/cuda"},
     "libtorch": {"common", "worker", "libtorch"},
 }
 OPTIONAL = {"worker/devices/cuda", "launcher/nodes/mpi", "libtorch"}
-SEAMS = {"master_seam.hpp": {"launcher", "launcher_pieces"}, "worker_seam.hpp": {"worker"}}
+SEAMS = {"master_seam.hpp": {"launcher", "launcher_base"}, "worker_seam.hpp": {"worker"}}
 # Exceptions: the symbols that an object may use in spite of MAY_USE. A comment says why.
 ALLOWED: dict[str, set[str]] = {}
 # The name of a function, or of a class with members, that a seam declares.

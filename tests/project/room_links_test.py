@@ -10,7 +10,7 @@ from room_links import Object  # noqa: E402
 SPAWN = Object("launcher", "spawn.cpp", {"syncrun::detail::spawn()"}, {"syncrun::detail::wait()"})
 SERVE = Object("worker", "serve.cpp", {"syncrun::detail::serve()"}, {"syncrun::detail::wait()", "malloc"})
 WAIT = Object("common", "wait.cpp", {"syncrun::detail::wait()"}, {"futex"})
-SETTINGS = Object("launcher_pieces", "settings.cpp", {"syncrun::detail::settings()"}, {"syncrun::detail::wait()"})
+SETTINGS = Object("launcher_base", "settings.cpp", {"syncrun::detail::settings()"}, {"syncrun::detail::wait()"})
 OPTIONS = Object("launcher/syncrun", "options.cpp", {"command::options()"}, {"syncrun::detail::settings()"})
 STREAM = Object("worker/devices/cuda", "stream.cpp", {"syncrun::detail::stream()"}, {"syncrun::detail::serve()"})
 TRANSPORT = Object("launcher/nodes/mpi", "mpi_transport.cpp", {"syncrun::detail::open()"}, set())
@@ -33,8 +33,8 @@ class RoomLinks(unittest.TestCase):
         rooms = {each.room: symbol for each in ROOMS for symbol in each.defines}
         self.assertEqual(set(rooms), set(room_links.MAY_USE))
         allowed = {
-            ("launcher_pieces", "common"), ("launcher", "common"), ("launcher", "launcher_pieces"),
-            ("launcher/syncrun", "common"), ("launcher/syncrun", "launcher_pieces"),
+            ("launcher_base", "common"), ("launcher", "common"), ("launcher", "launcher_base"),
+            ("launcher/syncrun", "common"), ("launcher/syncrun", "launcher_base"),
             ("worker", "common"), ("worker/devices/cuda", "common"), ("worker/devices/cuda", "worker"),
             ("launcher/nodes/mpi", "common"), ("libtorch", "common"), ("libtorch", "worker"),
         }

@@ -20,8 +20,8 @@
 #include "worker/call/mapped_files.hpp"
 #include "worker/call/shared_variables.hpp"
 #include "worker/call/step_gradient.hpp"
-#include "worker/comm/communicators.hpp"
 #include "worker/comm/outgoing_memory.hpp"
+#include "worker/devices/communicators.hpp"
 #include "worker/devices/gpu_device.hpp"
 
 namespace syncrun::detail {

@@ -10,7 +10,7 @@
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
 #include "worker/call/running_call.hpp"
-#include "worker/call/shared_outputs.hpp"
+#include "worker/devices/shared_outputs.hpp"
 
 namespace syncrun::detail {
 

@@ -7,7 +7,7 @@
 
 #include "common/protocol/function_entry.hpp"
 #include "worker/call/running_call.hpp"
-#include "worker/comm/interruption.hpp"
+#include "worker/place/interruption.hpp"
 
 namespace syncrun::detail {
 

@@ -11,7 +11,7 @@
 
 #include "common/protocol/command.hpp"
 #include "common/protocol/variable_entry.hpp"
-#include "worker/comm/communicators.hpp"
+#include "worker/devices/communicators.hpp"
 #include "worker/devices/device.hpp"
 
 namespace syncrun::detail {

@@ -6,7 +6,7 @@
 
 #include "common/text/errors.hpp"
 #include "syncrun/gradient_ready.hpp"
-#include "worker/serve/user_code.hpp"
+#include "worker/place/user_code.hpp"
 
 namespace syncrun {
 

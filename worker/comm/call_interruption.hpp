@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "worker/comm/interruption.hpp"
 #include "worker/comm/left_memory.hpp"
-#include "worker/serve/attachment.hpp"
+#include "worker/place/attachment.hpp"
+#include "worker/place/interruption.hpp"
 
 namespace syncrun::detail {
 

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "common/arrays/rows.hpp"
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
-#include "worker/comm/interruption.hpp"
 #include "worker/comm/meetings.hpp"
 #include "worker/comm/own_time.hpp"
-#include "worker/serve/attachment.hpp"
-#include "worker/serve/user_code.hpp"
+#include "worker/place/attachment.hpp"
+#include "worker/place/interruption.hpp"
+#include "worker/place/user_code.hpp"
 
 namespace syncrun::detail {
 

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <thread>
 
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 #include "common/protocol/rank_set.hpp"
-#include "worker/serve/attachment.hpp"
+#include "worker/place/attachment.hpp"
 
 namespace syncrun::detail {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/os/shared_heap.hpp"
-#include "worker/serve/attachment.hpp"
+#include "worker/place/attachment.hpp"
 
 namespace syncrun::detail {
 

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker/comm/interruption.hpp"
-#include "worker/serve/attachment.hpp"
+#include "worker/place/attachment.hpp"
+#include "worker/place/interruption.hpp"
 
 namespace syncrun::detail {
 

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <span>
 
-#include "worker/comm/interruption.hpp"
 #include "worker/comm/meetings.hpp"
+#include "worker/place/interruption.hpp"
 
 namespace syncrun::detail {
 

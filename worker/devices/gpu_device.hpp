@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "syncrun/cuda_worker.hpp"
-#include "worker/call/shared_outputs.hpp"
 #include "worker/devices/device.hpp"
+#include "worker/devices/shared_outputs.hpp"
 
 namespace syncrun::detail {
 

@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/code/export_for_cuda.hpp"
+#include "common/export_for_cuda.hpp"
 #include "worker/devices/device.hpp"
 
 namespace syncrun::detail {

@@ -6,12 +6,12 @@
 #include <limits>
 #include <string>
 
-#include "common/code/image.hpp"
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
+#include "common/protocol/image.hpp"
 #include "common/text/errors.hpp"
-#include "worker/serve/parent_link.hpp"
-#include "worker/serve/parentage.hpp"
-#include "worker/serve/user_code.hpp"
+#include "worker/place/parent_link.hpp"
+#include "worker/place/parentage.hpp"
+#include "worker/place/user_code.hpp"
 
 namespace syncrun::detail {
 

@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "common/os/environment.hpp"
 #include "common/os/segment.hpp"
 #include "common/protocol/call_shares.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/protocol/queue_block.hpp"
 #include "common/text/errors.hpp"
 #include "worker/helpers/helper.hpp"
-#include "worker/serve/failure.hpp"
-#include "worker/serve/parent_link.hpp"
-#include "worker/serve/parentage.hpp"
-#include "worker/serve/user_code.hpp"
+#include "worker/place/failure.hpp"
+#include "worker/place/parent_link.hpp"
+#include "worker/place/parentage.hpp"
+#include "worker/place/user_code.hpp"
 
 namespace syncrun::detail {
 

@@ -3,15 +3,15 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 #include "syncrun/task.hpp"
 #include "worker/helpers/helper.hpp"
 #include "worker/helpers/pipe_core.hpp"
-#include "worker/serve/failure.hpp"
-#include "worker/serve/parent_link.hpp"
-#include "worker/serve/parentage.hpp"
-#include "worker/serve/user_code.hpp"
+#include "worker/place/failure.hpp"
+#include "worker/place/parent_link.hpp"
+#include "worker/place/parentage.hpp"
+#include "worker/place/user_code.hpp"
 
 namespace syncrun::detail {
 

@@ -13,9 +13,9 @@
 #include "syncrun/run.hpp"
 #include "syncrun/version.hpp"
 #include "worker/helpers/helper.hpp"
-#include "worker/serve/parent_link.hpp"
-#include "worker/serve/parentage.hpp"
-#include "worker/serve/user_code.hpp"
+#include "worker/place/parent_link.hpp"
+#include "worker/place/parentage.hpp"
+#include "worker/place/user_code.hpp"
 #include "worker/serve/worker_core.hpp"
 
 namespace syncrun {

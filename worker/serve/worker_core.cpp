@@ -9,11 +9,11 @@
 #include <exception>
 #include <utility>
 
-#include "common/code/image.hpp"
-#include "common/protocol/environment.hpp"
+#include "common/os/environment.hpp"
 #include "common/protocol/function_entry.hpp"
+#include "common/protocol/image.hpp"
 #include "common/text/errors.hpp"
-#include "worker/serve/user_code.hpp"
+#include "worker/place/user_code.hpp"
 
 namespace syncrun::detail {
 

@@ -27,8 +27,8 @@
 #include "worker/comm/rendezvous.hpp"
 #include "worker/devices/device.hpp"
 #include "worker/devices/gpu_device.hpp"
-#include "worker/serve/attachment.hpp"
-#include "worker/serve/failure.hpp"
+#include "worker/place/attachment.hpp"
+#include "worker/place/failure.hpp"
 
 namespace syncrun::detail {
 

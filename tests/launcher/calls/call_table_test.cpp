@@ -11,7 +11,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "launcher/session/records.hpp"
+#include "launcher/records/records.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
 
 namespace syncrun::test {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "launcher/helpers/queue_layout.hpp"
 #include "launcher/nodes/command_message.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
 #include "launcher/nodes/remote_queues.hpp"
+#include "launcher/queues/queue_layout.hpp"
 #include "tests/launcher/nodes/fake_mailboxes.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
 

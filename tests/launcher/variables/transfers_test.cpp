@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "launcher/failures/restored_values.hpp"
-#include "launcher/session/registry.hpp"
+#include "launcher/records/registry.hpp"
+#include "launcher/session/restored_values.hpp"
 #include "syncrun/updates.hpp"
 #include "tests/launcher/calls/played_commands.hpp"
 

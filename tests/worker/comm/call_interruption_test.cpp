@@ -10,8 +10,8 @@
 
 #include "common/os/segment.hpp"
 #include "worker/comm/end_if_stuck.hpp"
-#include "worker/comm/interruption.hpp"
 #include "worker/comm/meetings.hpp"
+#include "worker/place/interruption.hpp"
 
 namespace syncrun::detail {
 namespace {

@@ -16,7 +16,7 @@
 #include "syncrun/error.hpp"
 #include "tests/worker/comm/ranks_as_threads.hpp"
 #include "worker/comm/call_interruption.hpp"
-#include "worker/serve/failure.hpp"
+#include "worker/place/failure.hpp"
 
 namespace syncrun::detail {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/text/errors.hpp"
 #include "worker/devices/device.hpp"
 #include "worker/devices/hardware.hpp"
-#include "worker/serve/user_code.hpp"
+#include "worker/place/user_code.hpp"
 
 namespace syncrun::detail {
 

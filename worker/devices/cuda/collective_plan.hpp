@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "worker/serve/attachment.hpp"
+#include "worker/place/attachment.hpp"
 
 namespace syncrun::detail {
 

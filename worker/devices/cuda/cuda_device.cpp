@@ -9,10 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "common/os/environment.hpp"
 #include "common/os/gpu_allocators.hpp"
 #include "common/os/libraries.hpp"
 #include "common/os/segment.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/gpu_support.hpp"

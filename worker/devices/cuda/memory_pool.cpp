@@ -7,8 +7,8 @@
 #include <iterator>
 #include <string>
 
+#include "common/os/environment.hpp"
 #include "common/os/gpu_allocators.hpp"
-#include "common/protocol/environment.hpp"
 #include "syncrun/error.hpp"
 #include "worker/devices/cuda/check.hpp"
 

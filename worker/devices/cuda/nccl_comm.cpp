@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/os/environment.hpp"
 #include "common/os/interfaces.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"

@@ -1,0 +1,91 @@
+#pragma once
+
+// Environment variables: those that `syncrun` sets for the master, those that the master sets for its workers, and
+// those for users. Also functions that read them.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/export_for_cuda.hpp"
+
+namespace syncrun::detail::environment {
+
+// Set by `syncrun` for the master; users may set them as well.
+inline constexpr const char* kDevices = "SYNCRUN_DEVICES";             // "cpu0,cpu1"
+inline constexpr const char* kProcesses = "SYNCRUN_NPROC_PER_NODE";    // "4", "cpu", "gpu", "auto"
+inline constexpr const char* kTimeout = "SYNCRUN_TIMEOUT";             // seconds, may have a fraction
+inline constexpr const char* kStartTimeout = "SYNCRUN_START_TIMEOUT";  // seconds
+inline constexpr const char* kLogDir = "SYNCRUN_LOG_DIR";
+inline constexpr const char* kLogLevel = "SYNCRUN_LOG_LEVEL";
+inline constexpr const char* kProfile = "SYNCRUN_PROFILE";  // a file, or "-" for standard error
+inline constexpr const char* kTrace = "SYNCRUN_TRACE";      // a file
+inline constexpr const char* kQuiet = "SYNCRUN_QUIET";      // if set, no line at the start lists the ranks and devices
+inline constexpr const char* kRestart = "SYNCRUN_RESTART";  // how often the program was restarted; unset if never
+inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
+inline constexpr const char* kNodeTimeout = "SYNCRUN_NODE_TIMEOUT";    // seconds, may have a fraction
+inline constexpr const char* kTreeFrom = "SYNCRUN_TREE_FROM";          // a number of nodes
+
+// Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.
+inline constexpr const char* kNode = "SYNCRUN_NODE";  // the number of this node; 0 is the master's
+
+// Set by `syncrun` if the job has several nodes: what identifies the engine's job. It stays set in all processes of the
+// job. So a `syncrun` that one of them starts knows that the engine has not started it. In another job of an engine, it
+// has no meaning.
+inline constexpr const char* kInJob = "SYNCRUN_IN_JOB";
+
+// For users. Nothing in Syncrun sets these.
+inline constexpr const char* kReserveBytes = "SYNCRUN_RESERVE_BYTES";  // address space to reserve for shared memory
+inline constexpr const char* kContexts = "SYNCRUN_CONTEXTS";           // "dev0->cpu0;dev1->cpu1"
+inline constexpr const char* kMemoryCheck = "SYNCRUN_MEMORY_CHECK";    // "off": allocate past the memory limit
+inline constexpr const char* kDumpShared =
+    "SYNCRUN_DUMP_SHARED";  // "on": core files have the used pages of the segment
+inline constexpr const char* kGpuMemoryFraction = "SYNCRUN_GPU_MEMORY_FRACTION";  // 0.5: half of each GPU's memory
+inline constexpr const char* kReduceByNode = "SYNCRUN_REDUCE_BY_NODE";  // "off": one step for all GPUs of all nodes
+
+// The master sets these for a worker. The worker unsets them once it is attached, so that its own children do not
+// believe that they are workers. Anybody can set them, so a worker does not trust them without further checks (see
+// worker/place/parentage.hpp).
+inline constexpr const char* kWorkerRank = "SYNCRUN_WORKER_RANK";
+inline constexpr const char* kSegmentFd = "SYNCRUN_SEGMENT_FD";
+inline constexpr const char* kSegmentBytes = "SYNCRUN_SEGMENT_BYTES";
+inline constexpr const char* kSocketFd = "SYNCRUN_SOCKET_FD";
+inline constexpr const char* kDevice = "SYNCRUN_DEVICE";
+inline constexpr const char* kMasterPid = "SYNCRUN_MASTER_PID";
+
+// The master sets these, and some of those above, for a helper process (a producer or a task).
+inline constexpr const char* kHelper = "SYNCRUN_HELPER";         // its index among the helpers with the same spec
+inline constexpr const char* kSpecFd = "SYNCRUN_SPEC_FD";        // see helper_spec.hpp
+inline constexpr const char* kChannelFd = "SYNCRUN_CHANNEL_FD";  // a task's pipe
+
+// This variable stays set in workers and helpers, and so in all processes that their bodies start. It identifies the
+// processes that have left the process group of their worker, so that they can be killed when the master dies. See
+// worker/place/offspring.hpp.
+inline constexpr const char* kJob = "SYNCRUN_JOB";
+
+/// The variables that only Syncrun sets. `syncrun` removes them from the environment of the program that it starts, unless
+/// it sets them itself.
+inline constexpr std::array kInternal{kWorkerRank, kSegmentFd, kSegmentBytes, kSocketFd, kDevice, kMasterPid,
+                                      kHelper,     kSpecFd,    kChannelFd,    kJob,      kNode,   kInJob};
+
+// Variables that other launchers set too. The master sets them for workers, and they stay set.
+inline constexpr const char* kRank = "RANK";
+inline constexpr const char* kLocalRank = "LOCAL_RANK";
+inline constexpr const char* kWorldSize = "WORLD_SIZE";
+inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
+
+/// Whether this program has more privileges than the user who started it (set-user-ID, set-group-ID, file capabilities;
+/// see AT_SECURE in getauxval(3)). Its environment must not be trusted then.
+bool is_privileged() noexcept;
+
+/// The value of a variable. Null if it is not set, and always null in a program with raised privileges.
+SYNCRUN_EXPORT_FOR_CUDA const char* get(const char* name) noexcept;
+
+/// The whole text as a decimal number. Empty if the text is not one, or is out of range.
+std::optional<std::int64_t> whole_number(const char* text) noexcept;
+
+/// Throws Error (usage): "NAME: expected ..., got 'VALUE'".
+[[noreturn]] void throw_bad_value(const char* name, const std::string& value, const std::string& expected);
+
+}  // namespace syncrun::detail::environment
