@@ -2,7 +2,7 @@
 """Checks the house rules: which folders may include which (see the table of folders in docs/design.md), and the form of
 files.
 
-usage: house_rules.py ROOT RULE    with RULE one of include_rules, shared_headers, headers, unique_types, seam_headers,
+usage: house_rules.py ROOT RULE    with RULE one of include_rules, floors, shared_headers, headers, unique_types, seam_headers,
 raw_handles, file_length, no_home_paths, plain_phrases, locale_free
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
@@ -38,6 +38,17 @@ MAY_INCLUDE = {
     "demos/gpt": ("syncrun/", "demos/common/", "demos/gpt/"),
     "demos": ("syncrun/", "demos/common/"),  # and the demo's own folder
 }
+# The folders of the library from bottom to top. A file includes only files of its own folder and of folders below it.
+FLOORS = (
+    "common", "common/text", "common/os", "common/arrays", "common/protocol", "common/code",
+    "launcher/checkpoint", "launcher/records", "launcher/devices", "launcher/settings", "launcher/process",
+    "launcher/helpers", "launcher/profile", "launcher/pool", "launcher/queues", "launcher/calls", "launcher/failures",
+    "launcher/data", "launcher/values", "launcher/nodes", "launcher/nodes/mpi", "launcher/syncrun", "launcher/variables",
+    "launcher/commands", "launcher/session", "launcher/api",
+    "worker/place", "worker/helpers", "worker/comm", "worker/devices", "worker/devices/cpu", "worker/devices/cuda",
+    "worker/call", "worker/serve",
+    "libtorch", "libtorch/cuda",
+)
 # Rooms that are within the folder of another room.
 INNER_ROOMS = ("include/syncrun/torch", "libtorch/cuda", "demos/common", "demos/resnet/network", "demos/gpt")
 # The rooms that may include the headers of LibTorch.
@@ -169,6 +180,24 @@ def include_rules(root: Path) -> Iterator[Violation]:
             wrong = wrong_include(root, file, *found.groups()) if found else None
             if wrong:
                 yield Violation(file, number, wrong)
+
+
+def floors(root: Path) -> Iterator[Violation]:
+    """No folder of the library includes one that stands above it. So there is no cycle of folders."""
+    for file in files(root, CPP_SUFFIXES):
+        folder = file.parent.as_posix()
+        if file.parts[0] not in ("common", "launcher", "worker", "libtorch"):
+            continue
+        if folder not in FLOORS:
+            yield Violation(file, 1, f"{folder}/ is not in FLOORS (tests/project/house_rules.py), the list of folders from bottom to top")
+            continue
+        for number, line in enumerate(lines_of(root, file), 1):
+            found = INCLUDE.match(line)
+            if not found or found[1] != '"':
+                continue
+            other = Path(found[2]).parent.as_posix()
+            if other in FLOORS and FLOORS.index(other) > FLOORS.index(folder):
+                yield Violation(file, number, f"{other}/ stands above {folder}/: turn the call around, or move a file")
 
 
 def includes_of(root: Path, file: Path, seen: set[Path]) -> set[str]:
@@ -355,7 +384,7 @@ def no_home_paths(root: Path) -> Iterator[Violation]:
 RULES = {
     rule.__name__: rule
     for rule in (
-        include_rules, shared_headers, headers, unique_types, seam_headers, raw_handles, file_length, no_home_paths,
+        include_rules, floors, shared_headers, headers, unique_types, seam_headers, raw_handles, file_length, no_home_paths,
         plain_phrases, locale_free,
     )
 }

@@ -15,11 +15,11 @@ PROJECT = {
     "include/syncrun/detail/seam.hpp": HEADER,
     "common/block.hpp": HEADER + '#include "syncrun/api.hpp"\n#include <boost/any.hpp>\n',
     "launcher/process/spawn.hpp": HEADER + '#include "common/block.hpp"\n',
-    "worker/serve.hpp": HEADER + '#include "common/block.hpp"\n#include <nccl.h>\n',
+    "worker/serve/serve.hpp": HEADER + '#include "common/block.hpp"\n#include <nccl.h>\n',
     "demos/common/gemm.hpp": HEADER,
     "demos/mnist/rows.hpp": HEADER + '#include "demos/common/gemm.hpp"\n#include <syncrun/api.hpp>\n',
     "demos/mnist/main.cpp": '#include "demos/mnist/rows.hpp"\n',
-    "tests/unit.cpp": '#include "launcher/process/spawn.hpp"\n#include "worker/serve.hpp"\n#include "support.hpp"\n',
+    "tests/unit.cpp": '#include "launcher/process/spawn.hpp"\n#include "worker/serve/serve.hpp"\n#include "support.hpp"\n',
     "tests/support.hpp": HEADER,
 }
 
@@ -44,11 +44,19 @@ class HouseRules(unittest.TestCase):
             self.assertEqual(self.violations(rule), [], rule)
 
     def test_launcher_and_worker_never_include_each_other(self):
-        self.assert_caught("include_rules", "launcher/a.cpp", '#include "worker/serve.hpp"\n', "worker/serve.hpp")
+        self.assert_caught("include_rules", "launcher/a.cpp", '#include "worker/serve/serve.hpp"\n', "worker/serve/serve.hpp")
         self.assert_caught("include_rules", "worker/a.cpp", '#include "launcher/process/spawn.hpp"\n', "launcher/process/spawn.hpp")
 
+    def test_a_folder_includes_only_itself_and_what_stands_below(self):
+        above = {"launcher/api/a.hpp": HEADER}
+        self.assertEqual(self.violations("floors", {**above, "launcher/api/b.cpp": '#include "launcher/api/a.hpp"\n'}), [])
+        wrong = self.violations("floors", {**above, "launcher/process/b.cpp": '#include "launcher/api/a.hpp"\n'})
+        self.assertEqual(len(wrong), 1, wrong)
+        self.assertIn("launcher/api/ stands above launcher/process/", wrong[0])
+        self.assert_caught("floors", "launcher/new/a.hpp", HEADER, "is not in FLOORS")
+
     def test_common_includes_neither_side(self):
-        self.assert_caught("include_rules", "common/a.cpp", '#include "worker/serve.hpp"\n', "worker/serve.hpp")
+        self.assert_caught("include_rules", "common/a.cpp", '#include "worker/serve/serve.hpp"\n', "worker/serve/serve.hpp")
         self.assert_caught("include_rules", "common/a.cpp", '#include "launcher/process/spawn.hpp"\n', "launcher/process/spawn.hpp")
 
     def test_the_public_api_shows_no_third_party_and_no_inside(self):
@@ -65,7 +73,7 @@ class HouseRules(unittest.TestCase):
             self.assert_caught("include_rules", file, HEADER + "#include <torch/torch.h>\n", "never sees LibTorch")
         for file in ("include/syncrun/torch/a.hpp", "libtorch/a.hpp", "demos/gpt/a.hpp"):
             self.assertEqual(self.violations("include_rules", {file: HEADER + "#include <torch/torch.h>\n"}), [])
-        self.assert_caught("include_rules", "libtorch/a.cpp", '#include "worker/serve.hpp"\n', "worker/serve.hpp")
+        self.assert_caught("include_rules", "libtorch/a.cpp", '#include "worker/serve/serve.hpp"\n', "worker/serve/serve.hpp")
         self.assert_caught("include_rules", "include/syncrun/torch/a.hpp", HEADER + '#include "common/block.hpp"\n', "common")
 
     def test_tests_include_what_they_share_precompiled(self):
@@ -101,7 +109,7 @@ class HouseRules(unittest.TestCase):
 
     def test_includes_are_written_from_the_root(self):
         self.assert_caught("include_rules", "common/a.cpp", '#include "block.hpp"\n', "from the root")
-        self.assert_caught("include_rules", "common/a.cpp", '  #  include "../worker/serve.hpp"\n', "worker/serve.hpp")
+        self.assert_caught("include_rules", "common/a.cpp", '  #  include "../worker/serve/serve.hpp"\n', "worker/serve/serve.hpp")
 
     def test_headers_have_their_guard_and_their_paragraph(self):
         self.assert_caught("headers", "common/a.hpp", "// What it is for.\nint f();\n", "#pragma once")
