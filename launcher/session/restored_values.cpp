@@ -76,8 +76,8 @@ void restore_variable(SystemCommands& commands, VariableRecord& variable, const 
     if (variable.value->failure && !is_listed) undefined.push_back(variable.name);
     return;
   }
-  // It may be half written: its copies may have got other shapes on some ranks.
-  if (is_listed) read_extents(commands.segment(), variable);
+  // A command that the survivors have completed meanwhile may have given its copies other shapes.
+  read_extents(commands.segment(), variable);
   bool is_concerned = false;
   bool is_whole = true;
   // A failure that the program has not seen stays with the variable. It does not keep the values from being copied.
