@@ -136,40 +136,38 @@ TEST_F(CopiesOnFourRanks, ThatDifferArePassedOnToAllWorkersThatWereLostAtOnce) {
   }
 }
 
-class CopiesThatChange : public Copies {
- protected:
-  /// All ranks do their part in a broadcast of one element, and then rank 1 is lost and replaced. Rank 1 may have done its
-  /// part too: then the broadcast has not failed, and no variable is half written.
-  void broadcast_one(bool was_whole) {
-    bool is_first = true;
-    session.commands.on_command = [&, was_whole](const Command&) {
-      if (!std::exchange(is_first, false)) return;
-      for (const int rank : {0, 2}) {
-        copy(*weights, rank) = {4};
-        entry_of(*weights).copies()[rank].extents = Extents{1};
-      }
-      if (was_whole) return static_cast<void>(lose({1}));
-      lose({1}, {"weights"});
-      throw Error(ErrorKind::worker_lost, "rank 1 was lost");
-    };
-    const std::vector<float> values{4};
-    Sources sources(session.commands);
-    const Source source = sources.add(*weights, values.data(), Extents{1});
-    to_variables(session.commands, "broadcast", {{weights.get(), whole_for_all(3, source)}}, Leaves::equal_copies);
-  }
-};
-
-TEST_F(CopiesThatChange, HaveTheShapeThatASurvivorHasGivenThem) {
+TEST_F(Copies, HaveTheShapeThatASurvivorHasGivenThem) {
   set_all(*weights, {1, 2, 3});
-  EXPECT_THROW(broadcast_one(/*was_whole=*/false), Error);
+  bool is_first = true;
+  session.commands.on_command = [&](const Command&) {  // the ranks have done their part, and then one is lost
+    if (!std::exchange(is_first, false)) return;
+    for (const int rank : {0, 2}) {
+      copy(*weights, rank) = {4};
+      entry_of(*weights).copies()[rank].extents = Extents{1};
+    }
+    lose({1}, {"weights"});
+    throw Error(ErrorKind::worker_lost, "rank 1 was lost");
+  };
+  const std::vector<float> values{4};
+  Sources sources(session.commands);
+  const Source source = sources.add(*weights, values.data(), Extents{1});
+  EXPECT_THROW(
+      to_variables(session.commands, "broadcast", {{weights.get(), whole_for_all(3, source)}}, Leaves::equal_copies),
+      Error);
   EXPECT_THAT(copy(*weights, 1), ElementsAre(4));
 }
 
-TEST_F(CopiesThatChange, AreThereIfTheLostRankHadDoneItsPart) {
+// All ranks had done their part in a command that changes the shape, and the lost rank too: the command has not failed.
+TEST_F(Copies, HaveTheShapeThatTheSurvivorsHaveNow) {
   set_all(*weights, {1, 2, 3});
-  broadcast_one(/*was_whole=*/true);
+  for (const int rank : {0, 2}) {
+    copy(*weights, rank) = {4};
+    entry_of(*weights).copies()[rank].extents = Extents{1};
+  }
+  const Failure failure = lose_rank_1();
+  EXPECT_THAT(failure.restored, ElementsAre("weights"));
   EXPECT_THAT(copy(*weights, 1), ElementsAre(4));
-  EXPECT_TRUE(facts().assigned.has(1));
+  EXPECT_EQ(facts().extents[1][0], 1);
 }
 
 TEST_F(Copies, AreNotEqualAnyMoreIfAScatterFailsHalfWay) {
