@@ -1,5 +1,5 @@
-// Measures what crosses the network between nodes: an empty call, alone and with eight in flight, and a fresh batch of
-// 64 MiB. run_nodes.py starts it on several hosts, in turn with comparators/mpi_nodes.
+// Measures what crosses the network between nodes: an empty call, alone and with eight in flight, a fresh batch of
+// 64 MiB, and an output of 16 MiB from each rank. run_nodes.py starts it on several hosts, in turn with comparators/mpi_nodes.
 //
 //   mpirun ... syncrun -n 2 bench_nodes
 
@@ -36,9 +36,10 @@ sr::Sum<double> touch(sr::Scattered<const double, 2> x) {
   return {sum};
 }
 
-double empty_call(sr::Session& session, int calls) {
-  const auto f = session.function(nothing, "nothing");
-  for (int i = 0; i < calls / 10; ++i) f();
+/// The median time of a call. Some calls before are not measured.
+template <class Function>
+double time_of(const Function& f, int calls) {
+  for (int i = 0; i < std::max(1, calls / 10); ++i) f();
   std::vector<double> times;
   for (int i = 0; i < calls; ++i) {
     const auto begin = Clock::now();
@@ -80,6 +81,11 @@ double fresh_batch(sr::Session& session, int batches) {
   return median(std::move(times));
 }
 
+sr::Sum<float, 1> return_16_mib() {
+  constexpr std::size_t kElements = (std::size_t{16} << 20U) / sizeof(float);
+  return {std::vector<float>(kElements, 1), sr::Shape{static_cast<std::int64_t>(kElements)}};
+}
+
 int program(sr::Session& session, int argc, char** argv) {
   const int calls = argc > 1 ? std::atoi(argv[1]) : 5000;
   if (argc > 2) {  // "start": only the first call
@@ -87,8 +93,9 @@ int program(sr::Session& session, int argc, char** argv) {
     std::printf("{}\n");
     return 0;
   }
-  std::printf("{\"empty_call\": %.2f, \"eight_in_flight\": %.2f, \"fresh_batch\": %.2f}\n", empty_call(session, calls),
-              eight_in_flight(session, calls), fresh_batch(session, 20));
+  std::printf("{\"empty_call\": %.2f, \"eight_in_flight\": %.2f, \"fresh_batch\": %.2f, \"large_output\": %.2f}\n",
+              time_of(session.function(nothing, "nothing"), calls), eight_in_flight(session, calls),
+              fresh_batch(session, 20), time_of(session.function(return_16_mib, "return_16_mib"), 20));
   return 0;
 }
 

@@ -26,7 +26,7 @@ void reduce_floats(benchmark::State& state) {
     destinations.push_back(array.data());
   }
   for (auto _ : state) {
-    reduce_elements(DType::float32, Reduction::sum, destinations, sources, {}, elements);
+    arrays::reduce_elements(DType::float32, Reduction::sum, destinations, sources, {}, elements);
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * elements * ranks * 2 * sizeof(float)));
@@ -34,18 +34,18 @@ void reduce_floats(benchmark::State& state) {
 BENCHMARK(reduce_floats)->ArgsProduct({{256, 4096, 1 << 16, 1 << 20}, {2, 4, 8}});
 
 void allocate_and_free(benchmark::State& state) {
-  const Segment segment = Segment::create(std::size_t{1} << 32U);
-  SharedHeap heap(segment, 0, segment.bytes());
+  const os::Segment segment = os::Segment::create(std::size_t{1} << 32U);
+  os::SharedHeap heap(segment, 0, segment.bytes());
   const auto bytes = static_cast<std::size_t>(state.range(0));
   for (auto _ : state) {
-    const auto offset = heap.allocate(bytes, SharedHeap::Contents::any, "a benchmark");
-    heap.free(offset, SharedHeap::Giveback::later);
+    const auto offset = heap.allocate(bytes, os::SharedHeap::Contents::any, "a benchmark");
+    heap.free(offset, os::SharedHeap::Giveback::later);
   }
 }
 BENCHMARK(allocate_and_free)->Arg(512)->Arg(1 << 16)->Arg(1 << 20);
 
 void ring_with_nobody_asleep(benchmark::State& state) {
-  Doorbell bell{};
+  os::Doorbell bell{};
   for (auto _ : state) bell.ring();
 }
 BENCHMARK(ring_with_nobody_asleep);

@@ -10,12 +10,12 @@
 #include <optional>
 
 #include "bench/comparators/measure.hpp"
-#include "launcher/nodes/mpi_library.hpp"
+#include "master/nodes/mpi_library.hpp"
 
 namespace {
 
-using syncrun::detail::Mpi;
-using syncrun::detail::Transport;
+using syncrun::detail::master::nodes::Mpi;
+using syncrun::detail::master::nodes::Transport;
 
 constexpr int kWarm = 50;
 constexpr int kTag = 9;
@@ -118,9 +118,9 @@ void measure(Transport& transport, double seconds) {
 
 int main(int argc, char** argv) {
   const comparators::Options options = comparators::parse_options(argc, argv);
-  const auto transport = syncrun::detail::load_mpi_transport(kMpi);
+  const auto transport = syncrun::detail::master::nodes::load_mpi_transport(kMpi);
   transport->open();
   if (transport->nodes() != 2) throw std::invalid_argument("start it with mpirun -np 2");
   measure(*transport, options.seconds);
-  return transport->close(syncrun::detail::Milliseconds(10'000)) ? 0 : 1;
+  return transport->close(syncrun::detail::os::Milliseconds(10'000)) ? 0 : 1;
 }

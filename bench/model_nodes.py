@@ -6,7 +6,7 @@
     model_nodes.py --constants my_cluster.json         # the fields of Constants; "source" says where they are from
 
 With --build, it also simulates the empty call with the code of the master and of the agents in virtual time
-(tests/launcher/nodes/simulation), and prints the simulated times beside the model's. It also prints how long the code
+(tests/master/nodes/simulation), and prints the simulated times beside the model's. It also prints how long the code
 of the master took, in this process, to send a command to all nodes and to take their reports. --check fails if a time
 differs by more than 20 %, or if the tree does not win where it should.
 

@@ -14,6 +14,17 @@ if(SYNCRUN_LIBDW_INCLUDE_DIR)
   set(SYNCRUN_HAVE_LIBDW ON)
 endif()
 
+# hwloc is optional too. It describes the cores for --bind-to. The build requires only its header, of version 2: Syncrun
+# loads the library when it is needed.
+find_path(SYNCRUN_HWLOC_INCLUDE_DIR hwloc/cpukinds.h DOC "Where hwloc.h of hwloc 2.4 or later is")
+mark_as_advanced(SYNCRUN_HWLOC_INCLUDE_DIR)
+set(SYNCRUN_HAVE_HWLOC OFF)
+if(SYNCRUN_HWLOC_INCLUDE_DIR)
+  set(SYNCRUN_HAVE_HWLOC ON)
+endif()
+# toml++ is optional. With it, `syncrun` reads configuration files. It is headers alone.
+find_package(tomlplusplus QUIET)
+
 # Include folders, definitions and libraries for every part of the library. Not installed: users see only include/.
 add_library(syncrun_internal INTERFACE)
 target_include_directories(syncrun_internal INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)

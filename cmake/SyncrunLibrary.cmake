@@ -2,7 +2,7 @@
 # runs as the master in one process and as a worker in others.
 
 # All objects of the library except the one that decides whether phases have hooks (common/protocol/phase_hook.hpp).
-set(SYNCRUN_LIBRARY_PARTS syncrun_common syncrun_launcher syncrun_launcher_base syncrun_worker)
+set(SYNCRUN_LIBRARY_PARTS syncrun_common syncrun_master syncrun_master_base syncrun_worker)
 
 add_library(syncrun SHARED)
 add_library(Syncrun::syncrun ALIAS syncrun)
@@ -35,17 +35,19 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/export.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/helper.hpp
-    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/master_seam.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/master_interface.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/names.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/handle.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/handle_access.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/number_text.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/passed.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/result_array.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step_plan.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/target.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp
-    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/worker_seam.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/worker_interface.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/device.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/device_memory.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/dtype.hpp
@@ -53,6 +55,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/gradient_ready.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/keep.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/metrics.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/npy.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/options.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/output.hpp
@@ -60,6 +63,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/producer.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/queue.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/reduction.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/replayable.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/run.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/schedules.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp
@@ -67,6 +71,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/syncrun.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/task.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/train_step.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/train_step_options.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/update_rules.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/updates.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/value.hpp

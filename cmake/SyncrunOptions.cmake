@@ -91,6 +91,18 @@ if(NOT SYNCRUN_SANITIZER AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
   list(APPEND SYNCRUN_STRICT_OPTIONS -O2)
 endif()
 list(TRANSFORM SYNCRUN_STRICT_OPTIONS REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
+# Clang checks that members are used only under their mutexes (common/os/mutex.hpp).
+add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>")
+if(SYNCRUN_STRICT_WARNINGS)
+  add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Werror=thread-safety>")
+endif()
+if(SYNCRUN_PACKAGES)
+  # Two builds of a commit give the same bytes, also in two folders. The loader finds the library without a run path.
+  set(map -ffile-prefix-map=${PROJECT_BINARY_DIR}=/build -ffile-prefix-map=${PROJECT_SOURCE_DIR}=/source)
+  list(JOIN map "," host_map)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${map}>" "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_map}>")
+  set(CMAKE_SKIP_RPATH ON)
+endif()
 # Workers find functions by build id, so every image must have one.
 add_link_options(-Wl,--build-id=sha1)
 

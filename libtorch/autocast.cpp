@@ -5,7 +5,7 @@
 #include "libtorch/autocast_state.hpp"
 #include "libtorch/converted_parameters.hpp"
 #include "syncrun/error.hpp"
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 
 namespace syncrun::libtorch {
 

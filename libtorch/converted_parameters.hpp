@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 
 namespace syncrun::libtorch::detail {
 

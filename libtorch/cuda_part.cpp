@@ -2,11 +2,10 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <string>
-#include <string_view>
 
-#include "common/os/environment.hpp"
+#include "common/os/before_cuda.hpp"
+#include "common/os/part_version.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::libtorch::detail {
@@ -36,6 +35,8 @@ LoadedPart load() {
     const char* const why = ::dlerror();
     return {nullptr, why == nullptr ? std::string(kPartName) : std::string(why)};
   }
+  const std::string why_not = syncrun::detail::os::why_part_does_not_fit(kPartName, library);
+  if (!why_not.empty()) return {nullptr, why_not};
   using Part = CudaPart* (*)();
   const auto part = reinterpret_cast<Part>(::dlsym(library, "syncrun_torch_cuda_part"));
   if (part == nullptr) return {nullptr, std::string(kPartName) + " is of another Syncrun"};
@@ -48,10 +49,11 @@ const LoadedPart& loaded_part() {
 }
 
 /// A worker with a GPU loads the part before Syncrun loads its own library for CUDA devices. So the process gets the
-/// cuBLAS, cuDNN and NCCL that LibTorch was built with, and Syncrun uses these too.
-[[maybe_unused]] const bool is_loaded_early = [] {
-  const char* const device = std::getenv(syncrun::detail::environment::kDevice);
-  return device != nullptr && std::string_view(device).starts_with("cuda") && loaded_part().part != nullptr;
+/// cuBLAS, cuDNN and NCCL that LibTorch was built with, and Syncrun uses these too. This only says so: nothing is loaded
+/// while global variables are initialized, because other libraries may not be ready then.
+[[maybe_unused]] const bool is_announced = [] {
+  syncrun::detail::os::load_before_cuda([] { loaded_part(); });
+  return true;
 }();
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "libtorch/gpu_operations.hpp"
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 
 struct CUstream_st;
 

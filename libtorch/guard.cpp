@@ -76,27 +76,27 @@ void enter(detail::StepScope& scope, int threads_before, AnyWorker& worker, Comm
 
 }  // namespace
 
-Guard::Guard(CpuWorker& worker, Comm* comm, detail::BodyMemory)
+namespace detail {
+
+PreparedWorker::PreparedWorker(CpuWorker& worker, Comm* comm, BodyMemory)
     : threads_before_(at::get_num_threads()), scope_{worker.world_size(), ::torch::kCPU, nullptr, innermost_scope} {
   enter(scope_, threads_before_, worker, comm);
 }
 
-Guard::Guard(CudaWorker& worker, Comm* comm, detail::BodyMemory memory)
+PreparedWorker::PreparedWorker(CudaWorker& worker, Comm* comm, BodyMemory memory)
     : cuda_(started_part().enter(worker.stream(), memory)),
       threads_before_(at::get_num_threads()),
-      scope_{worker.world_size(), detail::cuda_part().device(), nullptr, innermost_scope} {
+      scope_{worker.world_size(), cuda_part().device(), nullptr, innermost_scope} {
   enter(scope_, threads_before_, worker, comm);
 }
 
-Guard::~Guard() {
-  detail::ConvertedParameters::of_thread().unbind();
+PreparedWorker::~PreparedWorker() {
+  ConvertedParameters::of_thread().unbind();
   innermost_scope = scope_.outer;
   const bool is_of_outer = scope_.outer != nullptr && scope_.outer->comm == scope_.comm;
   if (scope_.comm && !is_of_outer) scope_.comm->comm = nullptr;
   if (at::get_num_threads() != threads_before_) at::set_num_threads(threads_before_);
 }
-
-namespace detail {
 
 const StepScope* step_scope() noexcept { return innermost_scope; }
 

@@ -147,8 +147,8 @@ void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
     bytes.append(static_cast<const char*>(data), count);
     return count;
   });
-  syncrun::detail::replace_file(
-      file, [&](const syncrun::detail::AppendBytes& append) { append(std::as_bytes(std::span(bytes))); });
+  syncrun::detail::arrays::replace_file(
+      file, [&](const syncrun::detail::arrays::AppendBytes& append) { append(std::as_bytes(std::span(bytes))); });
 }
 
 void BoundModule::load(const std::filesystem::path& file, FileFormat format) {

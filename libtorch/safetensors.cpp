@@ -44,16 +44,16 @@ struct TypePair {
   StoredType stored;
   ::torch::ScalarType scalar;
 };
-constexpr std::array<TypePair, 10> kTypePairs{{{StoredType::boolean, ::torch::kBool},
-                                               {StoredType::uint8, ::torch::kUInt8},
-                                               {StoredType::int8, ::torch::kInt8},
-                                               {StoredType::int16, ::torch::kInt16},
-                                               {StoredType::int32, ::torch::kInt32},
-                                               {StoredType::int64, ::torch::kInt64},
-                                               {StoredType::float16, ::torch::kFloat16},
-                                               {StoredType::bfloat16, ::torch::kBFloat16},
-                                               {StoredType::float32, ::torch::kFloat32},
-                                               {StoredType::float64, ::torch::kFloat64}}};
+constexpr std::array<TypePair, kStoredTypes> kTypePairs{{{StoredType::boolean, ::torch::kBool},
+                                                         {StoredType::uint8, ::torch::kUInt8},
+                                                         {StoredType::int8, ::torch::kInt8},
+                                                         {StoredType::int16, ::torch::kInt16},
+                                                         {StoredType::int32, ::torch::kInt32},
+                                                         {StoredType::int64, ::torch::kInt64},
+                                                         {StoredType::float16, ::torch::kFloat16},
+                                                         {StoredType::bfloat16, ::torch::kBFloat16},
+                                                         {StoredType::float32, ::torch::kFloat32},
+                                                         {StoredType::float64, ::torch::kFloat64}}};
 
 ::torch::ScalarType scalar_of(StoredType type) noexcept {
   return std::find_if(kTypePairs.begin(), kTypePairs.end(), [&](const TypePair& pair) { return pair.stored == type; })
@@ -134,7 +134,7 @@ void save_safetensors(const std::filesystem::path& file,
   std::vector<detail::StoredTensor> stored;
   for (const auto& [name, tensor] : tensors) stored.push_back(detail::described(name, tensor));
   const std::string header = detail::make_safetensors_header(stored, metadata);
-  syncrun::detail::replace_file(file, [&](const syncrun::detail::AppendBytes& append) {
+  syncrun::detail::arrays::replace_file(file, [&](const syncrun::detail::arrays::AppendBytes& append) {
     append(std::as_bytes(std::span(header)));
     for (const auto& [name, tensor] : tensors) {
       const auto values = tensor.detach().cpu().contiguous();

@@ -19,16 +19,23 @@ struct TypeRow {
   std::string_view name;
   std::size_t bytes;
 };
-constexpr std::array<TypeRow, 10> kTypes{{{StoredType::boolean, "BOOL", 1},
-                                          {StoredType::uint8, "U8", 1},
-                                          {StoredType::int8, "I8", 1},
-                                          {StoredType::int16, "I16", 2},
-                                          {StoredType::int32, "I32", 4},
-                                          {StoredType::int64, "I64", 8},
-                                          {StoredType::float16, "F16", 2},
-                                          {StoredType::bfloat16, "BF16", 2},
-                                          {StoredType::float32, "F32", 4},
-                                          {StoredType::float64, "F64", 8}}};
+/// By StoredType.
+constexpr std::array<TypeRow, kStoredTypes> kTypes{{{StoredType::boolean, "BOOL", 1},
+                                                    {StoredType::uint8, "U8", 1},
+                                                    {StoredType::int8, "I8", 1},
+                                                    {StoredType::int16, "I16", 2},
+                                                    {StoredType::int32, "I32", 4},
+                                                    {StoredType::int64, "I64", 8},
+                                                    {StoredType::float16, "F16", 2},
+                                                    {StoredType::bfloat16, "BF16", 2},
+                                                    {StoredType::float32, "F32", 4},
+                                                    {StoredType::float64, "F64", 8}}};
+static_assert([] {
+  for (std::size_t i = 0; i < kTypes.size(); ++i) {
+    if (kTypes[i].type != static_cast<StoredType>(i)) return false;
+  }
+  return true;
+}());
 constexpr std::uint64_t kLengthBytes = 8;
 /// The key of the texts in a header. No tensor has this name.
 constexpr const char* kMetadata = "__metadata__";

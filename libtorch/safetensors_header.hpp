@@ -18,6 +18,7 @@ namespace syncrun::libtorch::detail {
 
 /// An element type of the format that LibTorch has too.
 enum class StoredType : std::uint8_t { boolean, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64 };
+inline constexpr std::size_t kStoredTypes = static_cast<std::size_t>(StoredType::float64) + 1;
 
 /// The name of a type in the header: "F32".
 std::string_view stored_name(StoredType type) noexcept;

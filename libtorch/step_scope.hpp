@@ -2,7 +2,7 @@
 
 // The step that this thread runs, for modules that compute with all ranks.
 
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 
 namespace syncrun::libtorch::detail {
 

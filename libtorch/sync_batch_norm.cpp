@@ -13,7 +13,7 @@
 #include "libtorch/step_scope.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/reduction.hpp"
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 
 namespace syncrun::libtorch {
 

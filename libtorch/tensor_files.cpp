@@ -16,7 +16,7 @@ namespace syncrun::libtorch::detail {
 
 namespace {
 
-using syncrun::detail::FileDescriptor;
+using syncrun::detail::os::FileDescriptor;
 
 [[noreturn]] void fail(const char* what, const std::filesystem::path& file) {
   const int code = errno;

@@ -48,7 +48,7 @@ struct DwarfLibrary {
 
 /// Returns nothing if the library is not installed, or if it lacks a function.
 std::optional<DwarfLibrary> load_library() {
-  syncrun::detail::OptionalLibrary library("libdw.so.1");
+  syncrun::detail::code::OptionalLibrary library("libdw.so.1");
   DwarfLibrary dw{};
   library.find(dw.begin, "dwfl_begin");
   library.find(dw.end, "dwfl_end");
@@ -138,7 +138,8 @@ class OwnImage {
     GElf_Off offset = 0;
     GElf_Sym symbol{};
     const char* name = dw_.symbol_at(module, address, &offset, &symbol, nullptr, nullptr, nullptr);
-    return name == nullptr ? std::string() : syncrun::detail::short_function_name(syncrun::detail::demangled(name));
+    return name == nullptr ? std::string()
+                           : syncrun::detail::code::short_function_name(syncrun::detail::code::demangled(name));
   }
 
   /// The lines of an address: the line itself, and then the lines of the calls that the compiler has inlined there, from

@@ -37,6 +37,7 @@ PLACE = "@BUILD@"  # stands for the build folder
 # What makes CMake not find each optional package.
 WITHOUT = {
     "libdw": ("SYNCRUN_LIBDW_INCLUDE_DIR=OFF",),
+    "hwloc": ("SYNCRUN_HWLOC_INCLUDE_DIR=OFF",),
     "zlib": ("CMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON",),
     "BLAS": ("CMAKE_DISABLE_FIND_PACKAGE_BLAS=ON",),
     "oneDNN": ("DEMOS_DNNL_INCLUDE_DIR=OFF",),
@@ -46,6 +47,7 @@ WITHOUT = {
     "libarchive": ("CMAKE_DISABLE_FIND_PACKAGE_LibArchive=ON",),
     "benchmark": ("CMAKE_DISABLE_FIND_PACKAGE_benchmark=ON",),
     "nlohmann-json": ("CMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON",),
+    "toml++": ("CMAKE_DISABLE_FIND_PACKAGE_tomlplusplus=ON",),
     "LibTorch": ("SYNCRUN_TORCH=OFF",),
     "Open MPI": ("SYNCRUN_OPENMPI_WRAPPER=OFF",),
     "MPICH": ("SYNCRUN_MPICH_WRAPPER=OFF",),
@@ -89,6 +91,7 @@ def configure(configuration: Configuration, folder: Path) -> str:
     """Configures into the folder. Returns what CMake printed if it failed."""
     command = [configuration.cmake, "-G", configuration.generator, "-S", configuration.source, "-B", folder,
                "-DSYNCRUN_CUDA=OFF", "-DSYNCRUN_UNITY=ON", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+               f"-DPython3_EXECUTABLE={sys.executable}",  # CMake starts it several times, and a wrapper takes long
                *(f"-D{option}" for option in ("CMAKE_BUILD_TYPE=Release", *configuration.options))]
     result = subprocess.run(command, capture_output=True, text=True)
     return "" if result.returncode == 0 else result.stdout + result.stderr
@@ -201,7 +204,8 @@ def build_and_run(cmake: str, build: Path) -> str:
 
 def all_configurations(cmake: str, project: Path) -> list[Configuration]:
     cuda = [Configuration("CUDA, newest CMake", CUDA, cmake=cmake, has_its_own_sources=True)]
-    fetched = (f"FETCHCONTENT_SOURCE_DIR_SYNCRUN={ROOT}", "CMAKE_CXX_STANDARD=23", "CMAKE_BUILD_TYPE=Debug")
+    fetched = (f"FETCHCONTENT_SOURCE_DIR_SYNCRUN={ROOT}", "CMAKE_CXX_STANDARD=23", "CMAKE_BUILD_TYPE=Debug",
+               "CMAKE_CXX_FLAGS_DEBUG=")  # without debug information, which takes long to write
     return [
         Configuration("reference"),
         Configuration("newest CMake", cmake=cmake, may_be_reference=True),
@@ -215,7 +219,6 @@ def all_configurations(cmake: str, project: Path) -> list[Configuration]:
         Configuration("without benchmarks", ("SYNCRUN_BENCH=OFF",)),
         # .ci/run compiles most tests with clang too, with the sanitizers.
         Configuration("clang, Debug", (*CLANG, "CMAKE_BUILD_TYPE=Debug", "SYNCRUN_TESTS=OFF")),
-        Configuration("project in C++23, clang", (*CLANG, *fetched), source=project),
         Configuration("project in C++23, built", (*REQUIRED_ONLY, *fetched), "Unix Makefiles", cmake, project, is_built=True),
     ]
 
@@ -223,6 +226,9 @@ def all_configurations(cmake: str, project: Path) -> list[Configuration]:
 def main(names: list[str]) -> int:
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count()) as threads:
         reference, *others = all_configurations(fetch_cmake(), write_project(Path(temporary) / "project"))
+        unknown = [name for name in names if not any(name in each.name for each in others)]
+        if unknown:
+            raise SystemExit(f"error: no configuration is named {', '.join(unknown)}")
         chosen = [reference, *(each for each in others if not names or any(name in each.name for name in names))]
         folders = [Path(temporary) / str(number) for number in range(len(chosen))]
         say(f"Configuring {len(chosen)} builds")

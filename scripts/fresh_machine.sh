@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Runs commands of README.md, as they are written there, on fresh machines: minimal roots of Debian 12, with the current
 # commit and nothing that it requires. Prints how long each step took, and how much it downloaded. Parts:
-#   demo     the first command, as root, then again, and then a program against what it has built
-#   gpt      the command of the GPT demo, as a user with sudo
-#   project  "In a CMake project", as root
-#   blas     the first command where there is only the reference BLAS, as a user with sudo
-#   stops    what scripts do after Ctrl-C, without a network, and without root
+#   demo      the first command, as root, then again, and then a program against what it has built
+#   gpt       the command of the GPT demo, as a user with sudo
+#   project   "In a CMake project", as root
+#   packages  makes the packages twice, in two folders, and compares them. Then "Install", as root: installs them, trains
+#             on the digits, builds programs, and removes everything
+#   blas      the first command where there is only the reference BLAS, as a user with sudo
+#   stops     what scripts do after Ctrl-C, without a network, and without root
 # The roots take their packages from where this machine takes its own. The script requires root and Debian 12, and leaves
 # nothing behind, also after Ctrl-C.
 #
@@ -48,6 +50,9 @@ sources() {
 }
 
 make_base() {
+  # Git clones a folder of another user only if a configuration allows it.
+  printf '[safe]\n\tdirectory = *\n' >"$folder/gitconfig"
+  export GIT_CONFIG_GLOBAL=$folder/gitconfig
   sources >"$folder/sources.list" || { apt_get update && sources >"$folder/sources.list"; } ||
     fail "apt-get has no source of Debian 12 (bookworm), which the roots require"
   apt-config dump | grep -E '^Acquire::(https?::|Check-)' >"$folder/apt.conf" || true
@@ -74,9 +79,7 @@ new_machine() {
   rm -rf --one-file-system "$machine"
   cp -a "$folder/base" "$machine"
   in_machine root / 'useradd --create-home --home-dir /user user'
-  # Git clones a folder of another user only if a configuration allows it.
-  printf '[safe]\n\tdirectory = *\n' >"$folder/gitconfig"
-  GIT_CONFIG_GLOBAL=$folder/gitconfig git clone --quiet --depth 1 "file://$root" "$machine/syncrun"
+  git clone --quiet --depth 1 "file://$root" "$machine/syncrun"
   in_machine root / 'chown -R user:user /syncrun'
   summary+=("$1")
 }
@@ -154,6 +157,88 @@ part_project() {
   build_project
 }
 
+# packages_of FOLDER OPTION...: makes the packages of the current commit, from a clone in a folder.
+packages_of() {
+  local folder=$1
+  shift
+  git clone --quiet "file://$root" "$folder"
+  expect "Making packages in $folder" "$folder/scripts/package.sh" -DSYNCRUN_CUDA=OFF "$@"
+}
+
+# install_block: prints the commands of "Install" which install packages and run the first program.
+install_block() {
+  awk '/^## /{ inside = $0 == "## Install" } /^```/{ block = $0 == "```sh" && inside; next } block' "$readme" |
+    grep -v '^scripts/package.sh' | sed -e "s/.*/echo '== &'\n&\n[ \$? = 0 ] || exit/" | grep . ||
+    fail 'README.md has no block of commands in "Install"'
+}
+
+# list_files FILE: writes the names of all files of the machine, except those that apt-get and dpkg write for every
+# package, and those in folders for temporary files.
+list_files() {
+  (cd "$machine" && find . -xdev -regextype egrep \
+    -regex '\./(syncrun|root|proc|dev|tmp|run|var/(cache|log|lib/apt|lib/dpkg/.*-old))' -prune -o -print) | sort >"$1"
+}
+
+part_packages() {
+  summary+=("packages, twice")
+  packages_of "$folder/first"
+  # Without LibTorch, whose part takes long. It must not change the other packages.
+  packages_of "$folder/second_folder" -DSYNCRUN_TORCH=OFF
+  local file
+  for file in "$folder"/second_folder/build/packages/*.{deb,tar.gz}; do
+    cmp "$file" "$folder/first/build/packages/$(basename "$file")" || fail "two builds of $(basename "$file") differ"
+  done
+
+  new_machine "packages, as root, without a compiler"
+  mkdir -p "$machine/syncrun/build"
+  cp -r "$folder/first/build/packages" "$machine/syncrun/build"
+  # Their time depends on the network.
+  in_machine root /syncrun 'apt-get update && apt-get install -y --download-only ./build/packages/*.deb' \
+    >"$folder/log" 2>&1 || { cat "$folder/log" && fail "the dependencies of the packages cannot be downloaded"; }
+  list_files "$folder/before"
+  expect "The packages and the digits" in_machine root /syncrun "$(install_block)"
+  has 'test accuracy: 9'
+  in_machine root / 'syncrun help nodes' >"$folder/log"
+  has 'More: /usr/share/doc/syncrun/docs/nodes.md'
+  in_machine root / 'mkdir /tmp/syncrun && echo "timeout = 77" >/tmp/syncrun/config
+    XDG_CONFIG_HOME=/tmp syncrun config && rm -r /tmp/syncrun' >"$folder/log"
+  has 'timeout = "77"'
+  ! in_machine root / 'syncrun --bind-to core syncrun-mnist' >"$folder/log" 2>&1 || fail "hwloc should be missing"
+  has 'install it (libhwloc15)'
+  in_machine root / 'dpkg --verify &&
+    ! find /usr -xdev -path "*syncrun*" -print0 | xargs -0 dpkg -S 2>&1 >/dev/null | grep .'
+  expect "Removing them" in_machine root / 'apt-get purge -y --auto-remove "syncrun*"'
+  list_files "$folder/after"
+  diff "$folder/before" "$folder/after" || fail "files are left after the packages were removed"
+
+  # The packages of MPI and LibTorch stay in part when nothing requires them any more, because others recommend them.
+  expect "All packages" in_machine root /syncrun 'apt-get install -y --no-install-recommends ./build/packages/*.deb'
+  in_machine root / 'syncrun -n 2 syncrun-mnist --epochs 1 && ldconfig -p' >"$folder/log"
+  has 'libsyncrun.so.0.1'
+  if compgen -G "$folder/first/build/packages/syncrun-torch-demos_*.deb" >"$folder/log"; then
+    in_machine root / 'syncrun -n 2 syncrun-gpt --n-embd 16 --block-size 16 --batch-size 2 --max-iters 1 \
+      --max-new-tokens 1' >"$folder/log"
+    has 'held-out loss'
+  fi
+  expect "Removing them too" in_machine root / 'apt-get purge -y "syncrun*"'
+  in_machine root / 'ldconfig -p; find / -xdev -name "*syncrun*" ! -path "/syncrun*" ! -path "/var/cache/*"' >"$folder/log"
+  has_not syncrun
+
+  new_machine "packages, programs of a user"
+  prepare g++ cmake ninja-build pkgconf
+  mkdir "$machine/packages"
+  cp "$folder"/first/build/packages/syncrun{,-dev}_*.deb "$machine/packages"
+  in_machine root /packages 'apt-get install -y --no-install-recommends ./*.deb' >"$folder/log" 2>&1 ||
+    { cat "$folder/log" && fail "the packages cannot be installed"; }
+  cp -r "$root/tests/project/stranger" "$machine/project"
+  expect "A project of a user, with CMake" in_machine root /project \
+    'cmake -S . -B build -G Ninja && cmake --build build && syncrun -n 3 build/stranger'
+  has '3 workers, 500 rows, ranks 0 1 2'
+  expect "A program of a user, with pkg-config" in_machine root /project \
+    'g++ main.cpp -o program $(pkg-config --cflags --libs syncrun) && syncrun -n 2 ./program'
+  has '2 workers, 500 rows, ranks 0 1'
+}
+
 part_blas() {
   new_machine "blas, as a user with sudo and the reference BLAS"
   sudo_for_user liblapack-dev
@@ -208,11 +293,11 @@ cpu_s() { awk -v ticks="$(getconf CLK_TCK)" '{ printf "%d", ($16 + $17) / ticks 
 parts=()
 for argument in "$@"; do
   case "$argument" in
-    demo | gpt | project | blas | stops) parts+=("$argument") ;;
-    *) fail "expected a part out of demo, gpt, project, blas and stops, got $argument" ;;
+    demo | gpt | project | packages | blas | stops) parts+=("$argument") ;;
+    *) fail "expected a part out of demo, gpt, project, packages, blas and stops, got $argument" ;;
   esac
 done
-[ "${#parts[@]}" -gt 0 ] || parts=(stops project demo blas gpt)
+[ "${#parts[@]}" -gt 0 ] || parts=(stops packages project demo blas gpt)
 begin=$SECONDS
 say "Making a minimal root of Debian 12"
 make_base

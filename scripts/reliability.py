@@ -36,11 +36,13 @@ ODD_ROWS = {
 }
 ROWS += ODD_ROWS.values()
 COLUMNS_OF_ENDS = ["kill", "term", "int", "int2", "hup", "terminal", "exception"]
+# The table of nodes has a row for each part and way, and a column for each phase. Cells without a test are empty.
+PHASES_OF_NODES = ["start", "idle", "rows", "body", "returned", "collective", "vote", "update", "shared", "outputs"]
+PHASES_OF_NODES += ["close"]
 ROWS_OF_NODES = [
-    f"{part}, {phase}" for part in ("worker", "agent", "syncrun", "master", "engine", "daemon", "link", "node")
-    for phase in ("start", "idle", "rows", "body", "returned", "collective", "vote", "update", "shared", "outputs", "close")
+    f"{part}, {COLUMNS[way]}" for part in ("worker", "agent", "syncrun", "master", "engine", "daemon", "link", "node")
+    for way in ("kill", "stop", "term", "silence")
 ]  # fmt: skip
-COLUMNS_OF_NODES = ["kill", "stop", "term", "silence"]
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
 
@@ -53,6 +55,14 @@ class Cell(NamedTuple):
 class Result(NamedTuple):
     outcome: str
     time_us: int
+
+
+def place(cell: Cell) -> tuple[str, str]:
+    """Returns the titles of the row and of the column in which the document shows the cell."""
+    if cell.table != "nodes":
+        return cell.row, COLUMNS.get(cell.column, cell.column)
+    part, _, phase = cell.row.partition(", ")
+    return f"{part}, {COLUMNS[cell.column]}", phase
 
 
 def in_words(time_us: int) -> str:
@@ -79,8 +89,10 @@ class Table:
     """A table in Markdown. An outcome with a reason becomes a note below the table."""
 
     def __init__(self, name: str, cells: dict[Cell, list[Result]]) -> None:
-        self.cells = {(cell.row, cell.column): results for cell, results in cells.items() if cell.table == name}
-        order = {"ends": COLUMNS_OF_ENDS, "nodes": COLUMNS_OF_NODES}.get(name, list(COLUMNS))
+        self.cells = {place(cell): results for cell, results in cells.items() if cell.table == name}
+        self.is_sparse = name == "nodes"
+        order = [COLUMNS[column] for column in (COLUMNS_OF_ENDS if name == "ends" else COLUMNS)]
+        order = PHASES_OF_NODES if name == "nodes" else order
         self.columns = [column for column in order if any(known == column for _, known in self.cells)]
         rows = ROWS_OF_NODES if name == "nodes" else ROWS
         self.rows = [row for row in rows if any(known == row for known, _ in self.cells)]
@@ -89,7 +101,7 @@ class Table:
     def text_of(self, row: str, column: str) -> str:
         results = self.cells.get((row, column)) or self.cells.get((row, "*"))
         if not results:
-            return "**missing**"
+            return "" if self.is_sparse else "**missing**"
         texts = []
         for outcome in dict.fromkeys(result.outcome for result in results):
             time_us = max(result.time_us for result in results if result.outcome == outcome)
@@ -101,7 +113,7 @@ class Table:
         return "; ".join(texts)
 
     def markdown(self) -> str:
-        lines = ["| | " + " | ".join(COLUMNS[column] for column in self.columns) + " |"]
+        lines = ["| | " + " | ".join(self.columns) + " |"]
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for row in self.rows:
             lines.append(f"| {row} | " + " | ".join(self.text_of(row, column) for column in self.columns) + " |")
@@ -154,21 +166,22 @@ def cells_of(binary: str) -> set[Cell]:
 
 
 def cells_in(document: Path) -> dict[Cell, str]:
-    """Returns the texts of the cells in the document."""
-    titles = {title: column for column, title in COLUMNS.items()}
+    """Returns the texts of the cells in the document, by the titles of their rows and columns."""
     cells = {}
     for found in TABLE.finditer(document.read_text(encoding="utf-8")):
         rows = [[part.strip() for part in line.strip("|").split("|")] for line in found[3].splitlines() if line[:1] == "|"]
         for row in rows[2:]:
             for title, text in zip(rows[0][1:], row[1:], strict=True):
-                cells[Cell(found[2], row[0], titles[title])] = text
+                if text or found[2] != "nodes":
+                    cells[Cell(found[2], row[0], title)] = text
     return cells
 
 
 def check(document: Path, binaries: list[str]) -> int:
     cells = cells_in(document)
     tables = {cell.table for cell in cells} | {"cpu", "ends", "nodes", "odd"}
-    wanted = {cell for binary in binaries for cell in cells_of(binary) if cell.table in tables}
+    tests = {cell for binary in binaries for cell in cells_of(binary) if cell.table in tables}
+    wanted = {Cell(cell.table, *place(cell)) for cell in tests}
     missing = [f"{document}: no cell for {cell}" for cell in sorted(wanted - cells.keys())]
     missing += [f"{document}: {cell} says nothing" for cell, text in cells.items() if text in ("", "**missing**")]
     print("\n".join(missing) if missing else f"{len(cells)} cells, {len(wanted)} of them of tests")

@@ -20,7 +20,7 @@ done
 
 choose_gpus
 if [ -z "$all" ]; then
-  install_missing compiler cmake ninja python3 boost spdlog cli11 googletest libdw
+  install_missing compiler cmake ninja python3 boost spdlog cli11 googletest libdw hwloc
   configure_and_build release syncrun_command library_tests
   run_tests release/tests/library "${for_ctest[@]}"
   exit

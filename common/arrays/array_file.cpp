@@ -12,7 +12,7 @@
 #include "common/arrays/extents.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 namespace {
 
@@ -21,7 +21,7 @@ constexpr std::size_t kLargestMove = std::size_t{1} << 30U;
 
 [[noreturn]] void fail(const char* what, const std::filesystem::path& path) {
   const int code = errno;
-  throw_errno(std::string("cannot ") + what + " " + path.string(), code);
+  text::throw_errno(std::string("cannot ") + what + " " + path.string(), code);
 }
 
 /// Reads up to `bytes` bytes, starting at byte `at` of the file. Returns how many it has read: fewer if the file ends.
@@ -38,17 +38,17 @@ std::size_t read_some(int fd, const std::filesystem::path& path, std::size_t at,
 }
 
 /// Opens the file `name` in a folder. `path` is its path for messages.
-FileDescriptor open_to_read(int folder, const std::string& name, const std::filesystem::path& path) {
+os::FileDescriptor open_to_read(int folder, const std::string& name, const std::filesystem::path& path) {
   // O_NONBLOCK: if `name` is a pipe, open does not wait for a writer.
-  FileDescriptor fd(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  os::FileDescriptor fd(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.is_open()) fail("read", path);
   return fd;
 }
 
-std::uint64_t length_of(const FileDescriptor& fd, const std::filesystem::path& path) {
+std::uint64_t length_of(const os::FileDescriptor& fd, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail("read", path);
-  if (!S_ISREG(status.st_mode)) throw_usage(path.string() + ": expected a file");
+  if (!S_ISREG(status.st_mode)) text::throw_usage(path.string() + ": expected a file");
   return static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -59,14 +59,14 @@ std::int64_t rows_in(const std::filesystem::path& path, std::uint64_t rest_bytes
   row[0] = 1;
   const std::size_t row_bytes = checked_bytes(dtype, row);
   if (row_bytes == 0) {
-    throw_usage(path.string() + ": expected rows with elements where the first extent is -1, found shape " +
-                syncrun::to_string(extents));
+    text::throw_usage(path.string() + ": expected rows with elements where the first extent is -1, found shape " +
+                      syncrun::to_string(extents));
   }
   if (rest_bytes % row_bytes == 0) return static_cast<std::int64_t>(rest_bytes / row_bytes);
-  throw_usage(path.string() + ": expected whole rows of " + std::to_string(row_bytes) + " bytes (shape " +
-              syncrun::to_string(extents) + " of " + std::string(to_string(dtype)) + ") from byte " +
-              std::to_string(offset_bytes) + " to the end, found " + std::to_string(rest_bytes) +
-              " bytes: state the number of rows to map only these");
+  text::throw_usage(path.string() + ": expected whole rows of " + std::to_string(row_bytes) + " bytes (shape " +
+                    syncrun::to_string(extents) + " of " + std::string(to_string(dtype)) + ") from byte " +
+                    std::to_string(offset_bytes) + " to the end, found " + std::to_string(rest_bytes) +
+                    " bytes: state the number of rows to map only these");
 }
 
 }  // namespace
@@ -75,29 +75,36 @@ FileElements open_raw_elements(const std::filesystem::path& path, DType dtype, s
                                std::int64_t offset_bytes) {
   const std::size_t alignment = size_of(dtype);
   if (offset_bytes < 0 || static_cast<std::size_t>(offset_bytes) % alignment != 0) {
-    throw_usage(path.string() + ": expected an offset that is at least 0 and a multiple of the " +
-                std::to_string(alignment) + " bytes of " + std::string(to_string(dtype)) + ", got " +
-                std::to_string(offset_bytes) + " bytes");
+    text::throw_usage(path.string() + ": expected an offset that is at least 0 and a multiple of the " +
+                      std::to_string(alignment) + " bytes of " + std::string(to_string(dtype)) + ", got " +
+                      std::to_string(offset_bytes) + " bytes");
   }
-  FileDescriptor fd = open_to_read(AT_FDCWD, path, path);
+  os::FileDescriptor fd = open_to_read(AT_FDCWD, path, path);
   const std::uint64_t length = length_of(fd, path);
   const auto offset = static_cast<std::uint64_t>(offset_bytes);
   const std::uint64_t rest = length > offset ? length - offset : 0;
   if (extents[0] == -1) extents[0] = rows_in(path, rest, dtype, extents, offset_bytes);
   const std::size_t bytes = checked_bytes(dtype, extents);
   if (offset > length || bytes > rest) {
-    throw_usage(path.string() + ": expected " + std::to_string(bytes) + " bytes of elements (shape " +
-                syncrun::to_string(std::span<const std::int64_t>(extents)) + " of " + std::string(to_string(dtype)) +
-                ") from byte " + std::to_string(offset_bytes) + " on, found a file of " + std::to_string(length) +
-                " bytes");
+    text::throw_usage(path.string() + ": expected " + std::to_string(bytes) + " bytes of elements (shape " +
+                      syncrun::to_string(std::span<const std::int64_t>(extents)) + " of " +
+                      std::string(to_string(dtype)) + ") from byte " + std::to_string(offset_bytes) +
+                      " on, found a file of " + std::to_string(length) + " bytes");
   }
   return {std::move(fd), path, static_cast<std::size_t>(offset), bytes};
 }
 
 Folder open_folder(const std::filesystem::path& path) {
-  Folder folder{FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), path};
+  Folder folder{os::FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), path};
   if (!folder.fd.is_open()) fail("open", path);
   return folder;
+}
+
+bool is_in_place(const os::FileDescriptor& fd, const Folder& folder, const std::string& name) noexcept {
+  struct stat own {};
+  struct stat there {};
+  return ::fstat(fd.get(), &own) == 0 && ::fstatat(folder.fd.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+         own.st_dev == there.st_dev && own.st_ino == there.st_ino;
 }
 
 void sync(const Folder& folder) {
@@ -110,14 +117,14 @@ void write_file(const Folder& folder, const std::string& name, std::string_view 
   const auto path = folder.path / name;
   // The name may already exist, and may be a link or a pipe. So it is removed and not opened.
   ::unlinkat(folder.fd.get(), name.c_str(), 0);
-  const FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  const os::FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd.is_open()) fail("write", path);
   write_at(fd, path, 0, std::as_bytes(std::span(front)));
   write_at(fd, path, front.size(), rest);
   sync_file(fd, path);
 }
 
-void write_at(const FileDescriptor& fd, const std::filesystem::path& path, std::uint64_t at,
+void write_at(const os::FileDescriptor& fd, const std::filesystem::path& path, std::uint64_t at,
               std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const std::size_t most = std::min(bytes.size(), kLargestMove);
@@ -129,17 +136,17 @@ void write_at(const FileDescriptor& fd, const std::filesystem::path& path, std::
   }
 }
 
-void sync_file(const FileDescriptor& fd, const std::filesystem::path& path) {
+void sync_file(const os::FileDescriptor& fd, const std::filesystem::path& path) {
   if (::fsync(fd.get()) != 0) fail("write", path);
 }
 
 std::string read_file(const Folder& folder, const std::string& name, std::size_t longest_bytes) {
   const auto path = folder.path / name;
-  const FileDescriptor fd = open_to_read(folder.fd.get(), name, path);
+  const os::FileDescriptor fd = open_to_read(folder.fd.get(), name, path);
   const std::uint64_t length = length_of(fd, path);
   if (length > longest_bytes) {
-    throw_usage(path.string() + ": expected at most " + std::to_string(longest_bytes) + " bytes, found " +
-                std::to_string(length));
+    text::throw_usage(path.string() + ": expected at most " + std::to_string(longest_bytes) + " bytes, found " +
+                      std::to_string(length));
   }
   std::string text(static_cast<std::size_t>(length), '\0');
   text.resize(read_some(fd.get(), path, 0, text.data(), text.size()));
@@ -157,7 +164,7 @@ void FilePart::write(std::uint64_t at, std::span<const std::byte> bytes) { write
 
 void FilePart::sync() {
   sync_file(fd_, path_);
-  detail::sync(folder_);
+  detail::arrays::sync(folder_);
 }
 
 ArrayFile::ArrayFile(const Folder& folder, const std::string& name)
@@ -165,7 +172,7 @@ ArrayFile::ArrayFile(const Folder& folder, const std::string& name)
 
 ArrayFile::ArrayFile(const std::filesystem::path& path) : ArrayFile(open_to_read(AT_FDCWD, path, path), path) {}
 
-ArrayFile::ArrayFile(FileDescriptor fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {
+ArrayFile::ArrayFile(os::FileDescriptor fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {
   const std::uint64_t length = length_of(fd_, path_);
   std::vector<char> front(static_cast<std::size_t>(std::min<std::uint64_t>(length, kLongestNpyHeader)));
   front.resize(read_some(fd_.get(), path_, 0, front.data(), front.size()));
@@ -173,33 +180,34 @@ ArrayFile::ArrayFile(FileDescriptor fd, std::filesystem::path path) : fd_(std::m
     header_ = parse_npy_header(std::as_bytes(std::span(front)));
     bytes_ = npy_data_bytes(header_, length);
   } catch (const Error& error) {
-    throw_usage(path_.string() + ": " + error.what());
+    text::throw_usage(path_.string() + ": " + error.what());
   }
 }
 
 void ArrayFile::check_type(DType dtype, std::size_t dimensions) const {
   if (header_.dtype == dtype && header_.shape.size() == dimensions) return;
-  throw_usage(path_.string() + " is of " + describe_type(header_.dtype, header_.shape.size()) + ", not " +
-              describe_type(dtype, dimensions));
+  text::throw_usage(path_.string() + " is of " + describe_type(header_.dtype, header_.shape.size()) + ", not " +
+                    describe_type(dtype, dimensions));
 }
 
 void ArrayFile::read(void* values) const { read_part(0, bytes_, values); }
 
 void ArrayFile::read_part(std::size_t at, std::size_t bytes, void* values) const {
   if (at > bytes_ || bytes > bytes_ - at) {
-    throw_usage(path_.string() + ": expected " + std::to_string(at + bytes) + " bytes of elements or more, found " +
-                std::to_string(bytes_));
+    text::throw_usage(path_.string() + ": expected " + std::to_string(at + bytes) +
+                      " bytes of elements or more, found " + std::to_string(bytes_));
   }
   const std::size_t got = read_some(fd_.get(), path_, header_.data_offset + at, static_cast<char*>(values), bytes);
   if (got != bytes) {
-    throw_usage(path_.string() + ": expected " + std::to_string(at + bytes) + " bytes of elements, found " +
-                std::to_string(at + got));
+    text::throw_usage(path_.string() + ": expected " + std::to_string(at + bytes) + " bytes of elements, found " +
+                      std::to_string(at + got));
   }
   if (header_.dtype != DType::boolean) return;
   // A bool can only be 0 or 1. To read another value as a bool would be undefined.
   const std::span<const unsigned char> flags(static_cast<const unsigned char*>(values), bytes);
   const auto bad = std::find_if(flags.begin(), flags.end(), [](unsigned char flag) { return flag > 1; });
-  if (bad != flags.end()) throw_usage(path_.string() + ": expected bools of 0 or 1, found " + std::to_string(*bad));
+  if (bad != flags.end())
+    text::throw_usage(path_.string() + ": expected bools of 0 or 1, found " + std::to_string(*bad));
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

@@ -13,16 +13,19 @@
 #include "common/arrays/npy.hpp"
 #include "common/os/file_descriptor.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 /// An open folder, and its path for messages.
 struct Folder {
-  FileDescriptor fd;
+  os::FileDescriptor fd;
   std::filesystem::path path;
 };
 
 /// Opens a folder. Throws Error (system).
 Folder open_folder(const std::filesystem::path& path);
+
+/// Whether `name` in the folder is this open file. False if it now belongs to another file, or does not exist.
+bool is_in_place(const os::FileDescriptor& fd, const Folder& folder, const std::string& name) noexcept;
 
 /// Waits until the changes to the folder itself (the names in it, not the contents of files) are on disk. Throws Error
 /// (system).
@@ -33,10 +36,10 @@ void sync(const Folder& folder);
 void write_file(const Folder& folder, const std::string& name, std::string_view front, std::span<const std::byte> rest);
 
 /// Writes to an open file, beginning at its byte `at`. `path` is its path for messages. Throws Error (system).
-void write_at(const FileDescriptor& fd, const std::filesystem::path& path, std::uint64_t at,
+void write_at(const os::FileDescriptor& fd, const std::filesystem::path& path, std::uint64_t at,
               std::span<const std::byte> bytes);
 /// Waits until what was written to the file is on disk. Throws Error (system).
-void sync_file(const FileDescriptor& fd, const std::filesystem::path& path);
+void sync_file(const os::FileDescriptor& fd, const std::filesystem::path& path);
 
 /// Reads a whole file. Throws Error (system), or Error (usage) if it is longer than `longest_bytes`.
 std::string read_file(const Folder& folder, const std::string& name, std::size_t longest_bytes);
@@ -54,12 +57,12 @@ class FilePart {
  private:
   const Folder& folder_;
   std::filesystem::path path_;
-  FileDescriptor fd_;
+  os::FileDescriptor fd_;
 };
 
 /// The elements in an open file.
 struct FileElements {
-  FileDescriptor fd;
+  os::FileDescriptor fd;
   std::filesystem::path path;   // for messages
   std::size_t elements_at = 0;  // bytes before the elements
   std::size_t bytes = 0;        // of the elements
@@ -95,12 +98,12 @@ class ArrayFile {
   void read_part(std::size_t at, std::size_t bytes, void* values) const;
 
  private:
-  ArrayFile(FileDescriptor fd, std::filesystem::path path);
+  ArrayFile(os::FileDescriptor fd, std::filesystem::path path);
 
-  FileDescriptor fd_;
+  os::FileDescriptor fd_;
   std::filesystem::path path_;
   NpyHeader header_;
   std::size_t bytes_ = 0;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

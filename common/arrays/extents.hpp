@@ -11,7 +11,7 @@
 #include "syncrun/array.hpp"
 #include "syncrun/dtype.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 /// The number of elements of an array: the product of its extents. The caller has checked the extents.
 inline std::size_t elements_in(std::span<const std::int64_t> extents) noexcept {
@@ -31,14 +31,14 @@ inline std::size_t checked_bytes(DType dtype, std::span<const std::int64_t> exte
   bool is_empty = false;
   bool overflows = false;
   for (const auto extent : extents) {
-    if (extent < 0) throw_usage("extents of a shape are at least 0, got " + syncrun::to_string(extents));
+    if (extent < 0) text::throw_usage("extents of a shape are at least 0, got " + syncrun::to_string(extents));
     if (extent == 0) is_empty = true;
     else overflows = overflows || __builtin_mul_overflow(bytes, extent, &bytes);
   }
   if (is_empty) return 0;
   if (overflows) {
-    throw_usage("the size of shape " + syncrun::to_string(extents) + " of " + std::string(to_string(dtype)) +
-                " overflows");
+    text::throw_usage("the size of shape " + syncrun::to_string(extents) + " of " + std::string(to_string(dtype)) +
+                      " overflows");
   }
   return static_cast<std::size_t>(bytes);
 }
@@ -49,4 +49,4 @@ inline std::string describe_type(DType dtype, std::size_t dimensions) {
          (dimensions == 1 ? " dimension" : " dimensions");
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

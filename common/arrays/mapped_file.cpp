@@ -12,7 +12,7 @@
 
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 namespace {
 
@@ -42,12 +42,12 @@ std::string in_words(const FileState& state) {
 
 }  // namespace
 
-MappedFile::MappedFile(FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes)
+MappedFile::MappedFile(os::FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes)
     : fd_(std::move(fd)), name_(std::move(name)), elements_at_(elements_at), bytes_(bytes), state_(state_now()) {
   if (bytes_ == 0) return;
   void* const mapping = ::mmap(nullptr, elements_at_ + bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
   if (mapping == MAP_FAILED)
-    throw_errno("cannot map the " + std::to_string(elements_at_ + bytes_) + " bytes of " + name_);
+    text::throw_errno("cannot map the " + std::to_string(elements_at_ + bytes_) + " bytes of " + name_);
   mapping_ = static_cast<std::byte*>(mapping);
 }
 
@@ -68,7 +68,7 @@ void MappedFile::read_file(std::size_t at, void* to, std::size_t bytes) const {
     const ssize_t part = ::pread(fd_.get(), static_cast<std::byte*>(to) + got, std::min(bytes - got, kLargestPart),
                                  static_cast<off_t>(at + got));
     if (part < 0 && errno == EINTR) continue;
-    if (part < 0) throw_errno("cannot read " + name_);
+    if (part < 0) text::throw_errno("cannot read " + name_);
     if (part == 0) fail_truncated(at + got);
     got += static_cast<std::size_t>(part);
   }
@@ -87,13 +87,13 @@ void MappedFile::read_rows(std::size_t row_bytes, std::span<const std::int64_t> 
 }
 
 void MappedFile::check_intact() const {
-  if (!fd_.is_intact()) throw descriptors_closed("that of " + name_);
+  if (!fd_.is_intact()) throw text::descriptors_closed("that of " + name_);
 }
 
 FileState MappedFile::state_now() const {
   check_intact();
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) throw_errno("cannot read " + name_);
+  if (::fstat(fd_.get(), &status) != 0) text::throw_errno("cannot read " + name_);
   return {status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
 }
 
@@ -136,4 +136,4 @@ void MappedFile::fail_truncated(std::size_t got) const {
                                      ": it was truncated since then");
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

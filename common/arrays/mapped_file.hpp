@@ -12,7 +12,7 @@
 #include "common/export_for_cuda.hpp"
 #include "common/os/file_descriptor.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 /// What shows that a file was written to: its length, and when it was last written. Its other times do not count,
 /// because a file that is renamed or removed keeps its contents.
@@ -43,7 +43,7 @@ struct FileEntry {
 class MappedFile {
  public:
   /// Maps the file `fd`. Its elements take `bytes` bytes and begin at byte `elements_at`. Throws Error (system).
-  MappedFile(FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes);
+  MappedFile(os::FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -85,7 +85,7 @@ class MappedFile {
   void read_on(std::size_t at, void* to, std::size_t bytes) const;
   void read_file(std::size_t at, void* to, std::size_t bytes) const;
 
-  KeptDescriptor fd_;
+  os::KeptDescriptor fd_;
   std::string name_;
   std::size_t elements_at_;
   std::size_t bytes_;
@@ -93,4 +93,4 @@ class MappedFile {
   std::byte* mapping_ = nullptr;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

@@ -9,7 +9,7 @@
 #include "common/arrays/extents.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 static_assert(std::endian::native == std::endian::little, "elements are copied between files and memory as they are");
 
@@ -46,7 +46,7 @@ DType dtype_from(std::string_view descr) {
   std::string what = "element type " + quoted(descr);
   if (descr.starts_with('>')) what += ", big-endian";
   else if (descr.ends_with('O')) what += ", Python objects";
-  throw_usage(
+  text::throw_usage(
       "expected little-endian floats of 2, 4 or 8 bytes, integers of 1 to 8 bytes, bool or bfloat16 ('|V2'); found " +
       what);
 }
@@ -55,7 +55,7 @@ std::string_view descr_of(DType dtype) {
   for (const Name& name : kNames) {
     if (name.dtype == dtype) return name.descr;
   }
-  throw_usage("no .npy element type for " + std::string(to_string(dtype)));
+  text::throw_usage("no .npy element type for " + std::string(to_string(dtype)));
 }
 
 /// A parser for the text of the header, which is a Python dictionary.
@@ -74,8 +74,8 @@ class Dictionary {
     skip_spaces();
     if (at_ != text_.size()) fail("nothing after the dictionary");
     if (!descr_ || !is_fortran_ || !shape_)
-      throw_usage("expected 'descr', 'fortran_order' and 'shape', found " + quoted(text_));
-    if (*is_fortran_) throw_usage("expected C order, found fortran_order: True");
+      text::throw_usage("expected 'descr', 'fortran_order' and 'shape', found " + quoted(text_));
+    if (*is_fortran_) text::throw_usage("expected C order, found fortran_order: True");
     return {.dtype = dtype_from(*descr_), .shape = std::move(*shape_), .data_offset = 0};
   }
 
@@ -86,12 +86,12 @@ class Dictionary {
     if (key == "descr" && !descr_) descr_ = read_descr();
     else if (key == "fortran_order" && !is_fortran_) is_fortran_ = read_bool();
     else if (key == "shape" && !shape_) shape_ = read_shape();
-    else throw_usage("expected 'descr', 'fortran_order' and 'shape' once each, found " + quoted(key));
+    else text::throw_usage("expected 'descr', 'fortran_order' and 'shape' once each, found " + quoted(key));
   }
 
   std::string_view read_descr() {
     skip_spaces();
-    if (rest().starts_with('[')) throw_usage("expected one element type, found records: " + quoted(rest()));
+    if (rest().starts_with('[')) text::throw_usage("expected one element type, found records: " + quoted(rest()));
     return string("an element type");
   }
 
@@ -129,7 +129,7 @@ class Dictionary {
                   __builtin_add_overflow(value, text_[at_] - '0', &value);
     }
     if (at_ == from) fail("an extent of at least 0");
-    if (overflows) throw_usage("expected an extent below 2^63, found " + quoted(text_.substr(from, at_ - from)));
+    if (overflows) text::throw_usage("expected an extent below 2^63, found " + quoted(text_.substr(from, at_ - from)));
     return value;
   }
 
@@ -159,8 +159,8 @@ class Dictionary {
   }
   std::string_view rest() const noexcept { return text_.substr(at_); }
   [[noreturn]] void fail(const std::string& expected) const {
-    throw_usage("expected " + expected + " at byte " + std::to_string(at_) + " of the header's text, found " +
-                (rest().empty() ? "its end" : quoted(rest())));
+    text::throw_usage("expected " + expected + " at byte " + std::to_string(at_) + " of the header's text, found " +
+                      (rest().empty() ? "its end" : quoted(rest())));
   }
 
   std::string_view text_;
@@ -171,7 +171,8 @@ class Dictionary {
 };
 
 [[noreturn]] void fail_truncated(std::size_t wanted, std::size_t got) {
-  throw_usage("expected a header of " + std::to_string(wanted) + " bytes, found the end after " + std::to_string(got));
+  text::throw_usage("expected a header of " + std::to_string(wanted) + " bytes, found the end after " +
+                    std::to_string(got));
 }
 
 }  // namespace
@@ -179,7 +180,8 @@ class Dictionary {
 NpyHeader parse_npy_header(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!text.starts_with(kNpyMagic)) {
-    throw_usage("expected a .npy file ('\\x93NUMPY' in front), found " + quoted(text.substr(0, kNpyMagic.size())));
+    text::throw_usage("expected a .npy file ('\\x93NUMPY' in front), found " +
+                      quoted(text.substr(0, kNpyMagic.size())));
   }
   const std::size_t version_at = kNpyMagic.size();
   if (text.size() < version_at + 2) fail_truncated(version_at + 2, text.size());
@@ -187,7 +189,8 @@ NpyHeader parse_npy_header(std::span<const std::byte> bytes) {
   const std::uint32_t major = byte(version_at);
   const std::uint32_t minor = byte(version_at + 1);
   if (major < 1 || major > 3 || minor != 0) {
-    throw_usage("expected .npy format 1.0, 2.0 or 3.0, found " + std::to_string(major) + "." + std::to_string(minor));
+    text::throw_usage("expected .npy format 1.0, 2.0 or 3.0, found " + std::to_string(major) + "." +
+                      std::to_string(minor));
   }
 
   const std::size_t length_at = version_at + 2;
@@ -196,8 +199,8 @@ NpyHeader parse_npy_header(std::span<const std::byte> bytes) {
   std::size_t length = 0;
   for (std::size_t at = text_at; at-- > length_at;) length = length << 8U | byte(at);
   if (text_at + length > kLongestNpyHeader) {
-    throw_usage("expected a header of at most " + std::to_string(kLongestNpyHeader) + " bytes, found one of " +
-                std::to_string(text_at + length));
+    text::throw_usage("expected a header of at most " + std::to_string(kLongestNpyHeader) + " bytes, found one of " +
+                      std::to_string(text_at + length));
   }
   if (text.size() - text_at < length) fail_truncated(text_at + length, text.size());
 
@@ -210,9 +213,10 @@ NpyHeader parse_npy_header(std::span<const std::byte> bytes) {
 std::size_t npy_data_bytes(const NpyHeader& header, std::uint64_t file_bytes) {
   const std::size_t bytes = checked_bytes(header.dtype, header.shape);
   if (file_bytes >= header.data_offset && file_bytes - header.data_offset == bytes) return bytes;
-  throw_usage("expected " + std::to_string(bytes) + " bytes of elements (shape " + syncrun::to_string(header.shape) +
-              " of " + std::string(to_string(header.dtype)) + ") after a header of " +
-              std::to_string(header.data_offset) + ", found a file of " + std::to_string(file_bytes) + " bytes");
+  text::throw_usage("expected " + std::to_string(bytes) + " bytes of elements (shape " +
+                    syncrun::to_string(header.shape) + " of " + std::string(to_string(header.dtype)) +
+                    ") after a header of " + std::to_string(header.data_offset) + ", found a file of " +
+                    std::to_string(file_bytes) + " bytes");
 }
 
 std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
@@ -231,4 +235,4 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
   return header + text;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

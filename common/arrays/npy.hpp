@@ -11,7 +11,7 @@
 
 #include "syncrun/dtype.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 /// What the header of a .npy file says about its array. The elements begin at `data_offset`. They are little-endian and
 /// in C order.
@@ -39,4 +39,4 @@ std::size_t npy_data_bytes(const NpyHeader& header, std::uint64_t file_bytes);
 /// aligned to 64 bytes.
 std::string npy_header(DType dtype, std::span<const std::int64_t> shape);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

@@ -6,7 +6,7 @@
 #include <limits>
 #include <type_traits>
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 namespace {
 
@@ -41,7 +41,8 @@ A combine(A a, A b) noexcept {
   if constexpr (kReduction == Reduction::min) return b < a || b != b ? b : a;
   else if constexpr (kReduction == Reduction::max) return a < b || b != b ? b : a;
   else if constexpr (kReduction == Reduction::prod) return multiply(a, b);
-  else return add(a, b);
+  else if constexpr (kReduction == Reduction::sum || kReduction == Reduction::avg) return add(a, b);
+  else static_assert(kReduction == Reduction::sum, "say how this reduction combines two values");
 }
 
 template <class From, class To, Reduction kReduction>
@@ -158,4 +159,4 @@ void convert_elements(ElementTypes types, const void* from, void* to, std::size_
 
 bool can_reduce(DType dtype, Reduction reduction) noexcept { return kernel_for(dtype, reduction) != nullptr; }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

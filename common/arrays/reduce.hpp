@@ -11,7 +11,7 @@
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 /// The type of partial results, to which more values will be added. A partial sum in 16 bits would lose small values, so
 /// float16 and bfloat16 have partial results in float32. Other types keep their own type.
@@ -57,4 +57,4 @@ inline bool can_reduce_by_nccl(DType dtype, Reduction reduction) noexcept {
   return is_nccl_type(dtype) && can_reduce(dtype, reduction);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,7 +12,7 @@
 #include "common/arrays/array_file.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 namespace {
 
@@ -26,56 +25,42 @@ struct Place {
 };
 
 Place place_of(const fs::path& file) {
-  if (!file.has_filename()) throw_usage("expected a file, got '" + file.string() + "'");
+  if (!file.has_filename()) text::throw_usage("expected a file, got '" + file.string() + "'");
   return {open_folder(file.has_parent_path() ? file.parent_path() : fs::path(".")), file.filename().string()};
 }
 
-// How often a save opens its temporary file again because another process has renamed it in the meantime. Each time
-// takes a whole save.
-constexpr int kMostRenames = 10'000;
+// How often a save makes its temporary file again if another save removes it at the same moment.
+constexpr int kMostAttempts = 10'000;
 
-/// Whether `name` is this open file, and a save may write to it: it is a regular file and has no other name.
-bool is_own_file(const FileDescriptor& fd, const Folder& folder, const std::string& name) {
-  struct stat own {};
-  struct stat there {};
-  return ::fstat(fd.get(), &own) == 0 && ::fstatat(folder.fd.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-         own.st_dev == there.st_dev && own.st_ino == there.st_ino && S_ISREG(own.st_mode) && own.st_nlink == 1;
-}
-
-/// Removes what has the name of the temporary file if a save must not write to it: a link, a pipe, or a file that has a
-/// second name. Leaves the temporary file of another save. Throws Error (system).
-void remove_foreign(const Folder& folder, const std::string& name) {
-  struct stat there {};
-  if (::fstatat(folder.fd.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) != 0) return;  // it is gone
-  if (S_ISREG(there.st_mode) && there.st_nlink == 1) return;
+/// Removes what has the name of the temporary file: the file of an interrupted save, a link or a pipe. Throws Error
+/// (usage) if another save has locked it, and Error (system).
+void remove_left(const Folder& folder, const std::string& name) {
+  const fs::path path = folder.path / name;
+  // O_NONBLOCK: if `name` is a pipe, open does not wait for a reader.
+  const os::FileDescriptor left(
+      ::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (left.is_open() && ::flock(left.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    text::throw_usage(path.string() + ": another process is writing it");
+  if (left.is_open() && !is_in_place(left, folder, name)) return;  // another save has removed it, and made its own
   if (::unlinkat(folder.fd.get(), name.c_str(), 0) == 0 || errno == ENOENT) return;
   const int code = errno;
-  throw_errno("cannot replace " + (folder.path / name).string(), code);
+  text::throw_errno("cannot replace " + path.string(), code);
 }
 
-/// Opens the temporary file of a save, locks it and empties it. The save writes through this descriptor, because two
-/// processes that write would mix their values. On a file system without locks, the file stays unlocked. Throws Error
-/// (usage) if another process is writing there, and Error (system).
-FileDescriptor lock_temporary(const Folder& folder, const std::string& name) {
-  const fs::path path = folder.path / name;
-  for (int attempt = 0; attempt < kMostRenames; ++attempt) {
-    // O_NONBLOCK: if `name` is a pipe, open does not wait for a reader.
-    FileDescriptor fd(
-        ::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
-    const int code = errno;
-    const bool is_link_or_pipe = !fd.is_open() && (code == ELOOP || code == ENXIO);
-    if (!fd.is_open() && !is_link_or_pipe) throw_errno("cannot write " + path.string(), code);
-    if (fd.is_open() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw_usage(path.string() + ": another process is writing it");
+/// Makes the temporary file of a save, and locks it. On a file system without locks, it stays unlocked: another save then
+/// makes a file of its own, because values of two saves must not mix. Throws as remove_left().
+os::FileDescriptor make_temporary(const Folder& folder, const std::string& name) {
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    os::FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd.is_open()) {
+      if (errno != EEXIST) text::throw_errno("cannot write " + (folder.path / name).string());
+      remove_left(folder, name);
+      continue;
     }
-    if (fd.is_open() && is_own_file(fd, folder, name)) {
-      if (::ftruncate(fd.get(), 0) != 0) throw_errno("cannot write " + path.string());
-      return fd;
-    }
-    // If it is a regular file, another process has renamed it in the meantime. It is the saved file now.
-    remove_foreign(folder, name);
+    const bool is_locked_by_other = ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!is_locked_by_other && is_in_place(fd, folder, name)) return fd;
   }
-  throw Error(ErrorKind::system, path.string() + " was replaced each time before it could be locked");
+  throw Error(ErrorKind::system, (folder.path / name).string() + " was replaced each time before it could be locked");
 }
 
 }  // namespace
@@ -85,21 +70,25 @@ void replace_file(const fs::path& file, const std::function<void(const AppendByt
   const std::string temporary = place.name + ".tmp";
   const fs::path path = place.folder.path / temporary;
   const int folder = place.folder.fd.get();
-  const FileDescriptor locked = lock_temporary(place.folder, temporary);
+  const os::FileDescriptor own = make_temporary(place.folder, temporary);
   try {
     std::uint64_t end = 0;
     fill([&](std::span<const std::byte> bytes) {
-      write_at(locked, path, end, bytes);
+      write_at(own, path, end, bytes);
       end += bytes.size();
     });
-    sync_file(locked, path);
-    if (::renameat(folder, temporary.c_str(), folder, place.name.c_str()) != 0)
-      throw_errno("cannot write " + file.string());
+    sync_file(own, path);
+    const bool is_still_there = is_in_place(own, place.folder, temporary);
+    if (is_still_there && ::renameat(folder, temporary.c_str(), folder, place.name.c_str()) == 0) {
+      sync(place.folder);
+      return;
+    }
+    if (is_still_there && errno != ENOENT) text::throw_errno("cannot write " + file.string());
+    text::throw_usage(file.string() + ": another process is writing it too. Let each write to a file of its own");
   } catch (...) {
-    ::unlinkat(folder, temporary.c_str(), 0);
+    if (is_in_place(own, place.folder, temporary)) ::unlinkat(folder, temporary.c_str(), 0);
     throw;
   }
-  sync(place.folder);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

@@ -9,7 +9,7 @@
 
 #include "common/export_for_cuda.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 using AppendBytes = std::function<void(std::span<const std::byte>)>;
 
@@ -19,4 +19,4 @@ using AppendBytes = std::function<void(std::span<const std::byte>)>;
 SYNCRUN_EXPORT_FOR_CUDA void replace_file(const std::filesystem::path& file,
                                           const std::function<void(const AppendBytes&)>& fill);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

@@ -9,7 +9,7 @@
 
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 namespace {
 
@@ -17,8 +17,9 @@ constexpr std::size_t kIdBytes = 16;
 constexpr std::chrono::milliseconds kLookEvery{20};
 
 [[noreturn]] void fail(const SharedFolder& shared, const std::string& found) {
-  throw_usage("this node cannot see " + (shared.path / kFolderId).string() +
-              ", which the first node has written: " + found + ". Use a folder that all nodes share, at the same path");
+  text::throw_usage("this node cannot see " + (shared.path / kFolderId).string() +
+                    ", which the first node has written: " + found +
+                    ". Use a folder that all nodes share, at the same path");
 }
 
 Folder open_once(const SharedFolder& shared) {
@@ -34,7 +35,7 @@ Folder open_once(const SharedFolder& shared) {
 
 std::string make_folder_id() {
   std::array<unsigned char, kIdBytes> bytes{};
-  check_system(::getrandom(bytes.data(), bytes.size(), 0), "cannot get random bytes");
+  text::check_system(::getrandom(bytes.data(), bytes.size(), 0), "cannot get random bytes");
   std::string id;
   for (const unsigned char byte : bytes) {
     std::array<char, 3> digits{};
@@ -59,4 +60,4 @@ Folder open_shared(const SharedFolder& shared, std::chrono::milliseconds limit) 
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

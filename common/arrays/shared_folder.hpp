@@ -10,7 +10,7 @@
 
 #include "common/arrays/array_file.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 /// The file with the id.
 inline constexpr const char* kFolderId = "id.txt";
@@ -30,4 +30,4 @@ void write_folder_id(const Folder& folder, const std::string& id);
 /// only after a while. Throws Error (usage) if the folder or its id cannot be seen, or if it is another folder.
 Folder open_shared(const SharedFolder& shared, std::chrono::milliseconds limit);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

@@ -33,7 +33,7 @@ void with_rule(UpdateKind kind, const void* rule, F&& f) {
 template <class Rule, class T>
 [[gnu::always_inline]] inline void update_all(const Rule& rule, std::size_t elements, T* __restrict params,
                                               const T* __restrict gradient, T* __restrict first, T* __restrict second) {
-  const UpdateStep<Rule, T> step(rule);
+  const arrays::UpdateStep<Rule, T> step(rule);
   for (std::size_t i = 0; i < elements; ++i) {
     T p = params[i];
     if constexpr (Rule::kState.size() == 0) {
@@ -95,7 +95,7 @@ class RuleCheck {
 
  private:
   void complain(const char* name, const char* expected, const std::string& got) const {
-    throw_usage(std::string(to_string(kind_)) + ": " + name + " is " + expected + ", got " + got);
+    text::throw_usage(std::string(arrays::to_string(kind_)) + ": " + name + " is " + expected + ", got " + got);
   }
   UpdateKind kind_;
 };
@@ -118,6 +118,10 @@ void check(const RuleCheck& check, const Rule& rule) {
 
 }  // namespace
 
+}  // namespace syncrun::detail
+
+namespace syncrun::detail::arrays {
+
 void update_elements(const UpdateWork& work) {
   with_rule(work.kind, work.rule, [&](const auto& rule) {
     if (work.dtype == DType::float64) update_with<double>(rule, work);
@@ -126,10 +130,22 @@ void update_elements(const UpdateWork& work) {
 }
 
 std::string_view to_string(UpdateKind kind) noexcept {
-  constexpr std::string_view kNames[] = {"sgd",     "momentum", "nesterov", "adagrad",
-                                         "rmsprop", "adadelta", "adam",     "adamax"};
-  return kNames[static_cast<std::size_t>(kind)];
+  switch (kind) {
+    case UpdateKind::sgd: return "sgd";
+    case UpdateKind::momentum: return "momentum";
+    case UpdateKind::nesterov: return "nesterov";
+    case UpdateKind::adagrad: return "adagrad";
+    case UpdateKind::rmsprop: return "rmsprop";
+    case UpdateKind::adadelta: return "adadelta";
+    case UpdateKind::adam: return "adam";
+    case UpdateKind::adamax: return "adamax";
+  }
+  return "an unknown rule";
 }
+
+}  // namespace syncrun::detail::arrays
+
+namespace syncrun::detail {
 
 void check_update_rule(UpdateKind kind, const void* rule) {
   with_rule(kind, rule, [kind](const auto& known) { check(RuleCheck(kind), known); });
@@ -138,8 +154,8 @@ void check_update_rule(UpdateKind kind, const void* rule) {
 void check_update_lengths(UpdateKind kind, std::size_t params, std::size_t gradient, std::span<const std::size_t> state,
                           std::span<const std::string_view> names) {
   const auto complain = [&](const std::string& name, std::size_t got) {
-    throw_usage("update (" + std::string(to_string(kind)) + "): " + name + " has " + std::to_string(got) +
-                " elements, but params has " + std::to_string(params));
+    text::throw_usage("update (" + std::string(arrays::to_string(kind)) + "): " + name + " has " + std::to_string(got) +
+                      " elements, but params has " + std::to_string(params));
   };
   if (gradient != params) complain("gradient", gradient);
   for (std::size_t i = 0; i < state.size(); ++i) {

@@ -1,12 +1,12 @@
 #pragma once
 
-// The update rules of update() on a CPU. update.cpp also contains the checks of rules that worker_seam.hpp declares.
+// The update rules of update() on a CPU. update.cpp also contains the checks of rules that worker_interface.hpp declares.
 
 #include <string_view>
 
 #include "syncrun/detail/update_work.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 /// The name of a rule, for example "adam".
 std::string_view to_string(UpdateKind kind) noexcept;
@@ -15,4 +15,4 @@ std::string_view to_string(UpdateKind kind) noexcept;
 /// elements are divided among calls.
 void update_elements(const UpdateWork& work);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

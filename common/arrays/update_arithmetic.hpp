@@ -9,7 +9,7 @@
 
 #include "syncrun/update_rules.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 /// base^exponent for exponent >= 0. Computed by squaring, so that the bits are the same on every device.
 constexpr double power(double base, std::int64_t exponent) noexcept {
@@ -148,4 +148,4 @@ struct UpdateStep<Adamax, T> {
   T rate, kept1, added1, kept2, epsilon, decay;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::arrays

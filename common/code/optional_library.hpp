@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-namespace syncrun::detail {
+namespace syncrun::detail::code {
 
 class OptionalLibrary {
  public:
@@ -26,4 +26,4 @@ class OptionalLibrary {
   bool has_all_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::code

@@ -15,10 +15,10 @@
 #include <span>
 
 #include "common/os/file_descriptor.hpp"
-#include "common/protocol/image.hpp"
+#include "common/protocol/function_address.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::code {
 
 namespace {
 
@@ -26,7 +26,7 @@ namespace {
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
-    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const os::FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat status {};
     if (!fd.is_open() || ::fstat(fd.get(), &status) != 0 || status.st_size <= 0) return;
     void* memory = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
@@ -107,12 +107,12 @@ std::string function_name_at(const void* address) {
     return short_function_name(demangled(info.dli_sname));
   }
   try {
-    const ImageAddress place = locate(address);
-    const std::string symbol = symbol_in_file(std::string(get_text(place.path)), place.offset);
+    const protocol::ImageAddress place = protocol::locate(address);
+    const std::string symbol = symbol_in_file(std::string(text::get_text(place.path)), place.offset);
     return symbol.empty() ? std::string() : short_function_name(demangled(symbol));
   } catch (const Error&) {
     return {};  // no image contains the address; the code that calls the function reports this
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::code

@@ -7,7 +7,7 @@
 
 #include "common/export_for_cuda.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::code {
 
 /// The short name of the function at `address`, for example "Mlp::step" or "lambda in program". Empty if it is unknown.
 std::string function_name_at(const void* address);
@@ -19,4 +19,4 @@ SYNCRUN_EXPORT_FOR_CUDA std::string demangled(const std::string& symbol);
 /// where F is the function that contains it.
 SYNCRUN_EXPORT_FOR_CUDA std::string short_function_name(const std::string& demangled);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::code

@@ -7,7 +7,7 @@
 #include <limits>
 #include <sstream>
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 namespace {
 
@@ -67,4 +67,4 @@ int cores_granted(const GroupPlaces& places) {
   return static_cast<int>(std::max(1.0, std::ceil(least)));
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

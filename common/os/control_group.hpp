@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 /// Where the kernel shows control groups. Tests use folders of their own.
 struct GroupPlaces {
@@ -28,4 +28,4 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const Grou
 /// cpu.cfs_quota_us of version 1).
 int cores_granted(const GroupPlaces& places = {});
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

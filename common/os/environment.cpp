@@ -23,7 +23,7 @@ std::optional<std::int64_t> whole_number(const char* text) noexcept {
 }
 
 void throw_bad_value(const char* name, const std::string& value, const std::string& expected) {
-  throw_usage(std::string(name) + ": expected " + expected + ", got '" + value + "'");
+  text::throw_usage(std::string(name) + ": expected " + expected + ", got '" + value + "'");
 }
 
 }  // namespace syncrun::detail::environment

@@ -19,13 +19,24 @@ inline constexpr const char* kTimeout = "SYNCRUN_TIMEOUT";             // second
 inline constexpr const char* kStartTimeout = "SYNCRUN_START_TIMEOUT";  // seconds
 inline constexpr const char* kLogDir = "SYNCRUN_LOG_DIR";
 inline constexpr const char* kLogLevel = "SYNCRUN_LOG_LEVEL";
-inline constexpr const char* kProfile = "SYNCRUN_PROFILE";  // a file, or "-" for standard error
-inline constexpr const char* kTrace = "SYNCRUN_TRACE";      // a file
+inline constexpr const char* kProfile = "SYNCRUN_PROFILE";        // a file, or "-" for standard error
+inline constexpr const char* kTrace = "SYNCRUN_TRACE";            // a file
+inline constexpr const char* kTag = "SYNCRUN_TAG";                // on or off: the rank before each line
+inline constexpr const char* kTimestamps = "SYNCRUN_TIMESTAMPS";  // on or off: the time before each line
+inline constexpr const char* kOnlyRank = "SYNCRUN_ONLY_RANK";     // ranks that are shown: "0,2-5" or "all"
+inline constexpr const char* kTee = "SYNCRUN_TEE";                // ranks that have a file
+inline constexpr const char* kRedirect = "SYNCRUN_REDIRECT";      // ranks that have a file and are not shown
+inline constexpr const char* kLogSize = "SYNCRUN_LOG_SIZE";       // "100M:3"
+inline constexpr const char* kMetrics = "SYNCRUN_METRICS";        // a file, unix:PATH or a port
 inline constexpr const char* kQuiet = "SYNCRUN_QUIET";      // if set, no line at the start lists the ranks and devices
 inline constexpr const char* kRestart = "SYNCRUN_RESTART";  // how often the program was restarted; unset if never
 inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
 inline constexpr const char* kNodeTimeout = "SYNCRUN_NODE_TIMEOUT";    // seconds, may have a fraction
 inline constexpr const char* kTreeFrom = "SYNCRUN_TREE_FROM";          // a number of nodes
+inline constexpr const char* kBindTo = "SYNCRUN_BIND_TO";
+inline constexpr const char* kReportBindings = "SYNCRUN_REPORT_BINDINGS";
+inline constexpr const char* kWrap = "SYNCRUN_WRAP";                   // lines such as "0,2:gdb --args"
+inline constexpr const char* kWrapTerminal = "SYNCRUN_WRAP_TERMINAL";  // a command that runs wrappers in terminals
 
 // Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.
 inline constexpr const char* kNode = "SYNCRUN_NODE";  // the number of this node; 0 is the master's
@@ -46,13 +57,14 @@ inline constexpr const char* kReduceByNode = "SYNCRUN_REDUCE_BY_NODE";  // "off"
 
 // The master sets these for a worker. The worker unsets them once it is attached, so that its own children do not
 // believe that they are workers. Anybody can set them, so a worker does not trust them without further checks (see
-// worker/place/parentage.hpp).
+// worker/process/parentage.hpp).
 inline constexpr const char* kWorkerRank = "SYNCRUN_WORKER_RANK";
 inline constexpr const char* kSegmentFd = "SYNCRUN_SEGMENT_FD";
 inline constexpr const char* kSegmentBytes = "SYNCRUN_SEGMENT_BYTES";
 inline constexpr const char* kSocketFd = "SYNCRUN_SOCKET_FD";
 inline constexpr const char* kDevice = "SYNCRUN_DEVICE";
 inline constexpr const char* kMasterPid = "SYNCRUN_MASTER_PID";
+inline constexpr const char* kIsWrapped = "SYNCRUN_IS_WRAPPED";  // "1": its parent may be a wrapper
 
 // The master sets these, and some of those above, for a helper process (a producer or a task).
 inline constexpr const char* kHelper = "SYNCRUN_HELPER";         // its index among the helpers with the same spec
@@ -61,19 +73,23 @@ inline constexpr const char* kChannelFd = "SYNCRUN_CHANNEL_FD";  // a task's pip
 
 // This variable stays set in workers and helpers, and so in all processes that their bodies start. It identifies the
 // processes that have left the process group of their worker, so that they can be killed when the master dies. See
-// worker/place/offspring.hpp.
+// worker/process/offspring.hpp.
 inline constexpr const char* kJob = "SYNCRUN_JOB";
 
 /// The variables that only Syncrun sets. `syncrun` removes them from the environment of the program that it starts, unless
 /// it sets them itself.
-inline constexpr std::array kInternal{kWorkerRank, kSegmentFd, kSegmentBytes, kSocketFd, kDevice, kMasterPid,
-                                      kHelper,     kSpecFd,    kChannelFd,    kJob,      kNode,   kInJob};
+inline constexpr std::array kInternal{kWorkerRank, kSegmentFd, kSegmentBytes, kSocketFd, kDevice,
+                                      kMasterPid,  kIsWrapped, kHelper,       kSpecFd,   kChannelFd,
+                                      kJob,        kNode,      kInJob};
 
 // Variables that other launchers set too. The master sets them for workers, and they stay set.
 inline constexpr const char* kRank = "RANK";
 inline constexpr const char* kLocalRank = "LOCAL_RANK";
 inline constexpr const char* kWorldSize = "WORLD_SIZE";
 inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
+inline constexpr const char* kMasterAddress = "MASTER_ADDR";
+inline constexpr const char* kMasterPort = "MASTER_PORT";
+inline constexpr const char* kNodeRank = "NODE_RANK";
 
 /// Whether this program has more privileges than the user who started it (set-user-ID, set-group-ID, file capabilities;
 /// see AT_SECURE in getauxval(3)). Its environment must not be trusted then.

@@ -14,7 +14,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 /// Owns a descriptor for a short time: within one function of Syncrun, or until a KeptDescriptor takes it.
 class FileDescriptor {
@@ -90,4 +90,4 @@ inline void open_missing_standard_streams() noexcept {
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

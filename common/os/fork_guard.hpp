@@ -9,13 +9,14 @@
 
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 class ForkGuard {
  public:
   /// Throws Error (system) if no page can be mapped.
   ForkGuard() : page_(::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    if (page_ == MAP_FAILED || ::madvise(page_, page_bytes(), MADV_WIPEONFORK) != 0) throw_errno("cannot map a page");
+    if (page_ == MAP_FAILED || ::madvise(page_, page_bytes(), MADV_WIPEONFORK) != 0)
+      text::throw_errno("cannot map a page");
     *static_cast<volatile char*>(page_) = 1;
   }
   ~ForkGuard() { ::munmap(page_, page_bytes()); }
@@ -30,4 +31,4 @@ class ForkGuard {
   void* page_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

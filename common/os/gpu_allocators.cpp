@@ -5,7 +5,7 @@
 #include "common/os/environment.hpp"
 #include "common/text/numbers.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 GpuAllocators& gpu_allocators() noexcept {
   static GpuAllocators allocators;
@@ -14,10 +14,10 @@ GpuAllocators& gpu_allocators() noexcept {
 
 std::size_t gpu_limit_bytes(const char* text, std::size_t total) {
   if (text == nullptr) return 0;
-  const auto fraction = parse_number(text);
+  const auto fraction = text::parse_number(text);
   if (!fraction || !(*fraction > 0 && *fraction <= 1))
     environment::throw_bad_value(environment::kGpuMemoryFraction, text, "a number above 0 and at most 1");
   return std::max<std::size_t>(static_cast<std::size_t>(*fraction * static_cast<double>(total)), 1);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -9,7 +9,7 @@
 
 #include "common/export_for_cuda.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 /// One of the two, as the other one sees it. All functions are called on the worker's thread, or while this thread waits.
 struct GpuAllocator {
@@ -38,4 +38,4 @@ SYNCRUN_EXPORT_FOR_CUDA GpuAllocators& gpu_allocators() noexcept;
 /// Error (usage) unless the text is a number above 0 and at most 1.
 SYNCRUN_EXPORT_FOR_CUDA std::size_t gpu_limit_bytes(const char* text, std::size_t total);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <deque>
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 struct HeapChange {
   enum class Kind : std::uint8_t {
@@ -52,4 +52,4 @@ class HeapLog {
   std::deque<HeapChange> changes_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -3,11 +3,15 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <memory>
 
-namespace syncrun::detail {
+#include "common/os/file_descriptor.hpp"
+
+namespace syncrun::detail::os {
 
 std::string network_interfaces() {
   ifaddrs* first = nullptr;
@@ -25,4 +29,15 @@ std::string network_interfaces() {
   return text.empty() ? "none besides loopback" : text;
 }
 
-}  // namespace syncrun::detail
+int free_port() noexcept {
+  constexpr int kUsualPort = 29500;
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t bytes = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  const bool is_bound = ::bind(socket.get(), any, bytes) == 0 && ::getsockname(socket.get(), any, &bytes) == 0;
+  return is_bound ? ntohs(address.sin_port) : kUsualPort;
+}
+
+}  // namespace syncrun::detail::os

@@ -11,7 +11,7 @@
 
 #include "syncrun/error.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 /// The paths of all loaded libraries whose file names begin with `name`.
 inline std::vector<std::string> loaded_libraries(std::string_view name) {
@@ -53,4 +53,4 @@ inline void require_version(std::string_view name, std::string_view file, const 
                                     "that it was built with into LD_LIBRARY_PATH, or build with the one that is there");
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

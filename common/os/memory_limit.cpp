@@ -11,7 +11,7 @@
 #include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 namespace {
 
@@ -104,4 +104,4 @@ void check_memory_available(std::uint64_t bytes, std::uint64_t spare, std::strin
         ", and " + std::to_string(spare) + " bytes of copies that are valid elsewhere can be dropped");
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 /// The bytes that can be allocated now without an out-of-memory kill, according to /proc/meminfo and the control
 /// groups. INT64_MAX if neither can be read.
@@ -27,4 +27,4 @@ void check_memory_available(std::uint64_t bytes, std::string_view what, std::str
 /// The same if `spare` bytes of shared memory can be freed for it, which the message then says.
 void check_memory_available(std::uint64_t bytes, std::uint64_t spare, std::string_view what);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -4,7 +4,7 @@
 
 #include "common/os/control_group.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 namespace {
 
@@ -59,4 +59,4 @@ std::string OomWatch::describe_kill() const {
          (usage ? ", and " + std::to_string(*usage) + " are in use now" : "");
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

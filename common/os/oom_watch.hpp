@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 /// Counts the out-of-memory kills since its construction, in the control group of this process (v2 or v1). Without a
 /// control group, it counts those on the whole machine.
@@ -35,4 +35,4 @@ class OomWatch {
   std::int64_t before_ = 0;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -1,10 +1,12 @@
 #include "common/os/segment.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <string>
 #include <string_view>
@@ -12,7 +14,7 @@
 #include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 namespace interprocess = boost::interprocess;
 
@@ -59,7 +61,7 @@ void limit_core_files(const interprocess::mapped_region& region, int fd) {
   action.sa_sigaction = dump_used_pages;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL})
-    check_system(::sigaction(signal, &action, nullptr), "sigaction");
+    text::check_system(::sigaction(signal, &action, nullptr), "sigaction");
 }
 
 interprocess::mapped_region map(int fd, std::size_t bytes) {
@@ -94,15 +96,15 @@ void check_file_size_limit(std::size_t bytes) {
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return;
   throw Error(ErrorKind::system,
               "shared memory is a file of at least " + std::to_string(bytes) +
-                  " bytes, and the size of files is limited (" + limit_text(RLIMIT_FSIZE) + "; a smaller " +
+                  " bytes, and the size of files is limited (" + text::limit_text(RLIMIT_FSIZE) + "; a smaller " +
                   environment::kReserveBytes + " may do)",
               EFBIG);
 }
 
 [[noreturn]] void throw_not_mapped(std::size_t bytes, int code) {
-  throw_errno("cannot map " + std::to_string(bytes) + " bytes of shared memory (" + limit_text(RLIMIT_AS) +
-                  "; a smaller " + environment::kReserveBytes + " may do)",
-              code);
+  text::throw_errno("cannot map " + std::to_string(bytes) + " bytes of shared memory (" + text::limit_text(RLIMIT_AS) +
+                        "; a smaller " + environment::kReserveBytes + " may do)",
+                    code);
 }
 
 }  // namespace
@@ -110,11 +112,12 @@ void check_file_size_limit(std::size_t bytes) {
 Segment Segment::create(std::size_t bytes, std::size_t least) {
   for (;; bytes /= 2) {
     Segment segment;
-    segment.fd_ = FileDescriptor(check_system(::memfd_create("syncrun", MFD_CLOEXEC), "cannot create shared memory"));
+    segment.fd_ =
+        FileDescriptor(text::check_system(::memfd_create("syncrun", MFD_CLOEXEC), "cannot create shared memory"));
     try {
       check_file_size_limit(bytes);
       // The file has the size of the whole reservation from the start. Pages that are not used take no memory.
-      check_system(::ftruncate(segment.fd_.get(), static_cast<off_t>(bytes)), "cannot size shared memory");
+      text::check_system(::ftruncate(segment.fd_.get(), static_cast<off_t>(bytes)), "cannot size shared memory");
       segment.region_ = map(segment.fd_.get(), bytes);
       return segment;
     } catch (const interprocess::interprocess_exception& error) {
@@ -131,9 +134,19 @@ Segment Segment::attach(FileDescriptor fd, std::size_t bytes) {
   try {
     segment.region_ = map(segment.fd_.get(), bytes);
   } catch (const interprocess::interprocess_exception& error) {
-    throw_errno("cannot map the session's shared memory", error.get_native_error());
+    text::throw_errno("cannot map the session's shared memory", error.get_native_error());
   }
   return segment;
 }
 
-}  // namespace syncrun::detail
+void Segment::reserve(std::uint64_t offset, std::uint64_t bytes, std::string_view what) const {
+  if (bytes == 0) return;
+  while (::fallocate(fd(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    if (errno == EINTR) continue;
+    const int code = errno;
+    text::throw_errno("cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " + std::string(what),
+                      code);
+  }
+}
+
+}  // namespace syncrun::detail::os

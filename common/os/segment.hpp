@@ -7,10 +7,11 @@
 #include <boost/interprocess/mapped_region.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "common/os/file_descriptor.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 class Segment {
  public:
@@ -28,6 +29,10 @@ class Segment {
   /// False once the program has closed the descriptor. The memory then stays mapped, but its pages can no longer be
   /// reserved or returned to the system, and no further process can attach.
   bool is_intact() const noexcept { return fd_.is_intact(); }
+
+  /// Takes memory for a part of the segment, so that no process gets SIGBUS there later. `what` is for the message, such as
+  /// "a queue". Throws Error (system).
+  void reserve(std::uint64_t offset, std::uint64_t bytes, std::string_view what) const;
 
   template <class T = std::byte>
   T* at(std::uint64_t offset) const noexcept {
@@ -50,4 +55,4 @@ class Segment {
 /// with the thread sanitizer has less address space and reserves 64 GiB. Throws Error (usage) for a bad value.
 std::size_t default_reservation_bytes();
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

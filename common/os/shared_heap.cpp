@@ -14,7 +14,7 @@
 #include "common/os/segment.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 namespace {
 
@@ -189,7 +189,7 @@ void SharedHeap::insert_free(std::uint64_t offset, Free extent) {
 }
 
 void SharedHeap::reserve(std::uint64_t offset, std::size_t bytes, std::string_view what) {
-  if (!segment_->is_intact()) throw descriptors_closed("the shared memory");
+  if (!segment_->is_intact()) throw text::descriptors_closed("the shared memory");
   if (bytes >= kCheckedFrom) check_memory_available(bytes, what);
   if (pages_ == Pages::kept) ask_for_huge_pages(offset, bytes);
   for (std::size_t done = 0; done < bytes;) {
@@ -202,7 +202,8 @@ void SharedHeap::reserve(std::uint64_t offset, std::size_t bytes, std::string_vi
         ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                     static_cast<off_t>(bytes));
       }
-      throw_errno("cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " + std::string(what), code);
+      text::throw_errno("cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " + std::string(what),
+                        code);
     }
   }
 }
@@ -241,4 +242,4 @@ bool SharedHeap::trim() noexcept {
   return any;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -11,7 +11,7 @@
 
 #include "common/export_for_cuda.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 class HeapLog;
 class Segment;
@@ -103,4 +103,4 @@ class SharedHeap {
   std::size_t next_growth_bytes_ = std::numeric_limits<std::size_t>::max();
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -8,7 +8,7 @@
 
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 /// Starts a std::thread with these arguments. If the system refuses, throws Error (system) with the limits that apply
 /// to threads. The exception of std::thread does not name them.
@@ -17,8 +17,8 @@ std::thread start_thread(Arguments&&... arguments) {
   try {
     return std::thread(std::forward<Arguments>(arguments)...);
   } catch (const std::system_error& error) {
-    throw_no_thread(error.code().value());
+    text::throw_no_thread(error.code().value());
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -10,12 +10,13 @@
 #include <ctime>
 
 #include "common/os/control_group.hpp"
+#include "common/os/core_set.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 // std::atomic::wait does not work here: libstdc++ uses a process-private futex, which does not wake another process.
 void Doorbell::wake() noexcept {
@@ -32,9 +33,8 @@ void Doorbell::sleep(std::uint32_t seen, std::chrono::nanoseconds limit) noexcep
 
 int usable_cores() noexcept {
   static const int granted = cores_granted();
-  cpu_set_t allowed;
-  const bool is_known = ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0;
-  return std::min(granted, is_known ? CPU_COUNT(&allowed) : machine_cores());
+  const auto allowed = CoreSet::allowed();
+  return std::min(granted, allowed ? allowed->count() : machine_cores());
 }
 
 int machine_cores() noexcept { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
@@ -49,4 +49,4 @@ void pause_briefly() noexcept {
 
 void yield_core() noexcept { ::sched_yield(); }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -15,7 +15,7 @@
 
 #include "common/os/waited_time.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 /// A place in shared memory where processes sleep until another process rings. Zero-initialised memory is a valid
 /// doorbell.
@@ -200,4 +200,4 @@ Woken wait_until(Doorbell& bell, WaitPolicy& policy, Limit& patience, Ready&& re
   return wait_until(bell, policy, patience, ready, interrupted, [](Clock::time_point) {});
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -9,7 +9,7 @@
 
 #include "common/os/file_descriptor.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::os {
 
 namespace {
 
@@ -43,4 +43,4 @@ Clock::duration WaitedTime::count_long_lap(Clock::duration lap, Clock::time_poin
   return had_no_core ? std::min<Clock::duration>(lap, kLongestHungryLap) : Clock::duration::zero();
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <optional>
 
-namespace syncrun::detail {
+#include "common/os/mutex.hpp"
+
+namespace syncrun::detail::os {
 
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
@@ -55,23 +56,23 @@ class AwakeTime {
  public:
   /// The thread that measures calls this at least every 100 ms.
   void look(Clock::time_point now) noexcept {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!waited_) waited_.emplace(now);
     total_ += waited_->since_last_look(now);
     last_ = now;
   }
   /// The time awake until `now`. Any thread. Counts at most 100 ms for the time since the last call of look().
   Clock::duration until(Clock::time_point now) noexcept {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return total_ + std::clamp<Clock::duration>(now - last_, Clock::duration::zero(), kLap);
   }
 
  private:
   static constexpr Milliseconds kLap{100};
-  std::mutex mutex_;
-  std::optional<WaitedTime> waited_;
-  Clock::duration total_{};
-  Clock::time_point last_{};
+  Mutex mutex_;
+  std::optional<WaitedTime> waited_ SYNCRUN_GUARDED_BY(mutex_);
+  Clock::duration total_ SYNCRUN_GUARDED_BY(mutex_){};
+  Clock::time_point last_ SYNCRUN_GUARDED_BY(mutex_){};
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::os

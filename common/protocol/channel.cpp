@@ -8,7 +8,7 @@
 
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 namespace {
 // The memory for a frame starts with this size and doubles as bytes arrive. So a wrong length in a header does not make
@@ -18,27 +18,27 @@ constexpr std::size_t kFirstPartBytes = std::size_t{1} << 20U;
 bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
 }  // namespace
 
-std::array<FileDescriptor, 2> Channel::make_ends() {
+std::array<os::FileDescriptor, 2> Channel::make_ends() {
   std::array<int, 2> ends{};
-  check_system(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  text::check_system(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
+  return {os::FileDescriptor(ends[0]), os::FileDescriptor(ends[1])};
 }
 
 /// Waits until the socket is ready. Returns false at the end of patience. A hang-up or an error counts as ready, since
 /// the system call that follows reports it.
-bool Channel::await(short events, Patience& patience) const {
+bool Channel::await(short events, os::Patience& patience) const {
   for (;;) {
     pollfd entry{socket_.get(), events, 0};
-    const auto nap = std::chrono::ceil<Milliseconds>(patience.nap(kLap));
+    const auto nap = std::chrono::ceil<os::Milliseconds>(patience.nap(os::kLap));
     const int count = ::poll(&entry, 1, static_cast<int>(nap.count()));
     check_socket();
     if (count > 0) return true;
-    if (count < 0 && errno != EINTR) throw_errno("poll");
+    if (count < 0 && errno != EINTR) text::throw_errno("poll");
     if (patience.is_over()) return false;
   }
 }
 
-Channel::Outcome Channel::send_parts(std::span<iovec> parts, Patience& patience, bool& any) {
+Channel::Outcome Channel::send_parts(std::span<iovec> parts, os::Patience& patience, bool& any) {
   while (!parts.empty()) {
     msghdr message{};
     message.msg_iov = parts.data();
@@ -47,7 +47,7 @@ Channel::Outcome Channel::send_parts(std::span<iovec> parts, Patience& patience,
     if (count < 0) {
       if (errno == EPIPE || errno == ECONNRESET) return Outcome::closed;
       if (errno == EINTR) continue;
-      if (!would_block()) throw_errno("cannot send to the other end of a pipe");
+      if (!would_block()) text::throw_errno("cannot send to the other end of a pipe");
       if (!await(POLLOUT, patience)) return Outcome::expired;
       continue;
     }
@@ -68,10 +68,10 @@ Channel::Outcome Channel::send_parts(std::span<iovec> parts, Patience& patience,
 
 /// Without this check, the channel could read from or write to another file that now has the number of the socket.
 void Channel::check_socket() const {
-  if (!socket_.is_intact()) throw descriptors_closed("a task's pipe");
+  if (!socket_.is_intact()) throw text::descriptors_closed("a task's pipe");
 }
 
-Channel::Outcome Channel::send(FrameKind kind, std::span<const std::byte> bytes, Patience& patience) {
+Channel::Outcome Channel::send(FrameKind kind, std::span<const std::byte> bytes, os::Patience& patience) {
   check_socket();
   if (is_torn_) return Outcome::closed;
   Header header{kFrameMagic, kind, bytes.size()};
@@ -83,7 +83,7 @@ Channel::Outcome Channel::send(FrameKind kind, std::span<const std::byte> bytes,
   return outcome;
 }
 
-Channel::Outcome Channel::fill(void* to, std::size_t bytes, std::size_t& filled, Patience& patience) {
+Channel::Outcome Channel::fill(void* to, std::size_t bytes, std::size_t& filled, os::Patience& patience) {
   while (filled < bytes) {
     const auto count = ::recv(socket_.get(), static_cast<std::byte*>(to) + filled, bytes - filled, MSG_DONTWAIT);
     if (count > 0) {
@@ -91,14 +91,14 @@ Channel::Outcome Channel::fill(void* to, std::size_t bytes, std::size_t& filled,
     } else if (count == 0 || errno == ECONNRESET) {
       return Outcome::closed;
     } else if (errno != EINTR) {
-      if (!would_block()) throw_errno("cannot receive from the other end of a pipe");
+      if (!would_block()) text::throw_errno("cannot receive from the other end of a pipe");
       if (!await(POLLIN, patience)) return Outcome::expired;
     }
   }
   return Outcome::done;
 }
 
-Channel::Outcome Channel::receive(Frame& frame, Patience& patience) {
+Channel::Outcome Channel::receive(Frame& frame, os::Patience& patience) {
   check_socket();
   if (header_filled_ < sizeof(header_)) {
     const Outcome outcome = fill(&header_, sizeof(header_), header_filled_, patience);
@@ -131,4 +131,4 @@ void Channel::end_receiving() const noexcept {
   if (socket_.is_intact()) ::shutdown(socket_.get(), SHUT_RD);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -14,7 +14,7 @@
 #include "common/os/file_descriptor.hpp"
 #include "common/os/wait.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 enum class FrameKind : std::uint32_t {
   message,
@@ -37,16 +37,16 @@ class Channel {
   };
 
   Channel() = default;
-  explicit Channel(FileDescriptor socket) noexcept : socket_(std::move(socket)) {}
+  explicit Channel(os::FileDescriptor socket) noexcept : socket_(std::move(socket)) {}
 
   /// Makes the two ends of a new channel. Throws Error (system).
-  static std::array<FileDescriptor, 2> make_ends();
+  static std::array<os::FileDescriptor, 2> make_ends();
 
   /// Blocks until the socket has taken the whole frame. If patience ends in the middle of a frame, the channel cannot
   /// send any more, and later calls return closed. Throws Error (system).
-  Outcome send(FrameKind kind, std::span<const std::byte> bytes, Patience& patience);
+  Outcome send(FrameKind kind, std::span<const std::byte> bytes, os::Patience& patience);
   /// Blocks until a whole frame has arrived. Throws Error (system), also if the bytes that arrive are not a frame.
-  Outcome receive(Frame& frame, Patience& patience);
+  Outcome receive(Frame& frame, os::Patience& patience);
 
   /// Ends sending. The other end receives what was sent, and then end of file.
   void end_sending() noexcept;
@@ -63,12 +63,12 @@ class Channel {
   };
   static constexpr std::uint32_t kFrameMagic = 0x53594e43;
 
-  Outcome send_parts(std::span<iovec> parts, Patience& patience, bool& any);
-  Outcome fill(void* to, std::size_t bytes, std::size_t& filled, Patience& patience);
-  bool await(short events, Patience& patience) const;
+  Outcome send_parts(std::span<iovec> parts, os::Patience& patience, bool& any);
+  Outcome fill(void* to, std::size_t bytes, std::size_t& filled, os::Patience& patience);
+  bool await(short events, os::Patience& patience) const;
   void check_socket() const;
 
-  KeptDescriptor socket_;
+  os::KeptDescriptor socket_;
   bool is_torn_ = false;
   Header header_{};  // of the frame that is arriving
   std::size_t header_filled_ = 0;
@@ -76,4 +76,4 @@ class Channel {
   std::size_t filled_ = 0;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

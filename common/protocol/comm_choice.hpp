@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 enum class CommPath : std::uint8_t {
   alone,    // one rank, which has no peers
@@ -55,4 +55,4 @@ class CommChoice {
   Span span_ = Span::node;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 namespace {
 
@@ -36,4 +36,4 @@ void put_head(Command& slot, const CommandHead& head) noexcept {
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

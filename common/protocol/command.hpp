@@ -15,7 +15,7 @@
 #include "syncrun/detail/call.hpp"
 #include "syncrun/options.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 inline constexpr std::size_t kInboxSize = 32;  // commands of a rank that are in flight
 inline constexpr std::size_t kInlineBytes = 1024;
@@ -303,4 +303,4 @@ struct Command : CommandHead {
 /// not fetch the other lines again: if a call is repeated, no line changes. The master calls it.
 void put_head(Command& slot, const CommandHead& head) noexcept;
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

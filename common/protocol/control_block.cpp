@@ -5,7 +5,7 @@
 #include "common/protocol/function_entry.hpp"
 #include "common/protocol/variable_entry.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "atomics in shared memory must be lock-free");
@@ -13,4 +13,4 @@ static_assert(std::is_trivially_copyable_v<ArgumentSlot> && std::is_trivially_co
               std::is_trivially_copyable_v<FunctionEntry> && std::is_trivially_copyable_v<VariableCopy> &&
               std::is_trivially_copyable_v<CommandHeader> && std::is_trivially_copyable_v<Command::Payload>);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

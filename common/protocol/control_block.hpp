@@ -18,6 +18,7 @@
 // - The watcher threads of the master write `lost` and `is_lost`.
 // - Any worker may write `failed_comms` and Command::failed. The master writes `failed_comms` too.
 // - The master writes `consumed`, and Command::spoiled of commands in flight.
+// - `syncrun stacks` writes StacksRequest. It also reads the whole control block, as `syncrun top` does.
 // - The master prepares each slot before a worker starts: it sets `device_kind` and `node`, and initialises `life`. After
 //   a loss, it also resets the slot of the dead worker for the new one, and `released_ns` of all workers.
 
@@ -27,6 +28,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "common/os/shared_heap.hpp"
@@ -41,7 +43,7 @@
 #include "syncrun/detail/call.hpp"
 #include "syncrun/error.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 inline constexpr std::uint64_t kMagic = 0x53594e4352554e31;  // "SYNCRUN1"
 
@@ -117,13 +119,17 @@ struct alignas(128) WorkerSlot {
   std::array<Contribution, 2> contributions;
 
   alignas(64) std::atomic<std::uint64_t> progress;  // command and phase; others read it after errors and in long waits
-  std::atomic<std::int64_t> released_ns;            // when the worker stopped waiting because of a loss (steady clock)
+  /// The calls that the worker has finished, and how many rows it had in them. Only `syncrun top` reads them. They are in a
+  /// cache line that the worker writes anyway.
+  std::atomic<std::uint64_t> calls;
+  std::atomic<std::uint64_t> rows;
+  std::atomic<std::int64_t> released_ns;  // when the worker stopped waiting because of a loss (steady clock)
   /// A hash of the command's collectives that the worker has put on the stream of its GPU.
   std::atomic<std::uint64_t> plan;
   /// How far the worker has come in these collectives (CollectivePlan::Standing).
   std::atomic<std::uint64_t> plan_wait;
   RendezvousSlot rendezvous;
-  std::atomic<std::int32_t> pid;
+  std::atomic<std::int32_t> pid;       // 0 until the worker has begun, if a wrapper starts it
   std::atomic<std::uint32_t> is_lost;  // 1 from the loss of this worker until a new one takes the rank
   DeviceKind device_kind;              // of the rank's device
   std::int32_t predecessors;           // workers that had this rank before and were lost
@@ -136,22 +142,41 @@ struct alignas(128) WorkerSlot {
   std::int32_t node;  // the number of the rank's node
   /// If the rank is on another node: its first move for which this node has not sent the values yet. 0 if there is none.
   std::atomic<std::uint64_t> owed;
-  NodeRequest exchange;  // used in commands on several nodes
+  std::atomic<std::uint64_t> memory_bytes;  // of the process; for `syncrun top`, if the rank is on another node
+  NodeRequest exchange;                     // used in commands on several nodes
 };
 
 /// A worker that fails before it has a slot prints this and then the reason.
 inline constexpr std::string_view kCannotStart = "syncrun worker: cannot start: ";
 
+/// A request of `syncrun stacks` to a master that has workers on other nodes.
+struct StacksRequest {
+  std::atomic<std::uint32_t> wanted;   // the number of the last request
+  std::atomic<std::uint32_t> answers;  // how many nodes have answered it
+  std::atomic<std::uint64_t> file;  // to which the master appends the answers: the pid of `syncrun`, and a descriptor
+
+  /// One word, so that the master never reads a part of one request and a part of another.
+  static constexpr std::uint64_t file_of(int pid, int fd) noexcept {
+    return static_cast<std::uint64_t>(pid) << 32U | static_cast<std::uint32_t>(fd);
+  }
+  std::string path() const {
+    const std::uint64_t of = file.load(std::memory_order_acquire);
+    return "/proc/" + std::to_string(of >> 32U) + "/fd/" + std::to_string(static_cast<std::uint32_t>(of));
+  }
+};
+
 struct ControlHeader {
   std::uint64_t magic;
   std::uint32_t world_size;
-  NodePlace place;  // of this node; a worker's slot is at its rank on all nodes
+  std::uint32_t layout;  // kLayout of the library
+  NodePlace place;       // of this node; a worker's slot is at its rank on all nodes
   std::uint64_t heap_offset;
   std::uint64_t heap_bytes;
   std::uint64_t arenas_offset;
   std::uint64_t arena_bytes;  // of each rank of this node
   std::uint64_t seed;
   std::uint64_t timelines_offset;  // of one Timeline per rank; 0 if no profile or trace was requested
+  std::uint64_t totals_offset;     // of one RankTotals per rank; 0 if no metrics were requested
   bool spins;                      // there is a core for the master and for every worker
   bool workers_spin;               // there is a core for every worker
   bool respawns;                   // if a worker is lost, the calls in flight fail and a new worker takes the rank
@@ -161,9 +186,10 @@ struct ControlHeader {
   alignas(64) std::atomic<std::uint64_t> lost;  // 1 + rank of the first worker that was lost; 0 if none was
   /// How often lost workers were replaced. After a change, workers have to share their memory with their peers again.
   std::atomic<std::uint64_t> replacements;
-  Doorbell to_workers;  // rung after changes of: inboxes, lost, replacements
-  Doorbell to_master;   // done, start, lost, NodeRequest::asked and left, owed, Command::arrived
-  Doorbell to_peers;    // vote, collective_step, Command::failed, lost, NodeRequest::taken and answered
+  StacksRequest stacks;
+  os::Doorbell to_workers;  // rung after changes of: inboxes, lost, replacements
+  os::Doorbell to_master;   // done, start, lost, NodeRequest::asked and left, owed, Command::arrived
+  os::Doorbell to_peers;    // vote, collective_step, Command::failed, lost, NodeRequest::taken and answered
   /// By CommChoice::index: the last command after which the ranks of this communicator of GPUs have to make a new one.
   alignas(64) std::array<std::atomic<std::uint64_t>, CommChoice::kMostComms> failed_comms;
 
@@ -172,9 +198,13 @@ struct ControlHeader {
   }
 };
 
+/// Differs between libraries whose control blocks differ. `syncrun` may be of another version than the program's library.
+inline constexpr std::uint32_t kLayout = static_cast<std::uint32_t>(
+    ((sizeof(ControlHeader) * 131 + sizeof(WorkerSlot)) * 131 + sizeof(Command)) * 131 + offsetof(WorkerSlot, calls));
+
 /// Whether a heap that these devices use returns freed pages. GPUs pin pages, so it keeps them if there is a GPU.
-inline SharedHeap::Pages pages_of(DeviceKinds kinds) noexcept {
-  return kinds.has(DeviceKind::cuda) ? SharedHeap::Pages::kept : SharedHeap::Pages::returned;
+inline os::SharedHeap::Pages pages_of(DeviceKinds kinds) noexcept {
+  return kinds.has(DeviceKind::cuda) ? os::SharedHeap::Pages::kept : os::SharedHeap::Pages::returned;
 }
 
 /// Finds the parts of a control block at `base`. Only the world size determines the layout.
@@ -269,4 +299,4 @@ inline bool all_compute_here(const ControlBlock& control) noexcept {
   return true;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

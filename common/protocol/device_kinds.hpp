@@ -7,7 +7,7 @@
 
 #include "syncrun/detail/call.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 class DeviceKinds {
  public:
@@ -34,4 +34,4 @@ class DeviceKinds {
   std::uint8_t bits_ = 0;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -5,10 +5,13 @@
 #include <array>
 #include <cstdint>
 
-namespace syncrun::detail {
+#include "common/text/fixed_text.hpp"
+#include "syncrun/detail/call.hpp"
+
+namespace syncrun::detail::protocol {
 
 /// An address in a loaded image, in a form from which every process with the same image can find the address. See
-/// common/protocol/image.hpp.
+/// common/protocol/function_address.hpp.
 struct ImageAddress {
   std::uint64_t offset;
   std::uint32_t build_id_bytes;
@@ -23,12 +26,14 @@ struct BodyEntry {
   ImageAddress pointer;
   std::array<std::uint64_t, 2> words;
   std::uint64_t bucket_bytes;  // of a train step
+  bool is_step;                // the body is a train step
 };
 
 /// A replicated function, as the master describes it for the workers. In the master's heap.
 struct FunctionEntry {
   std::uint64_t id;
-  std::array<BodyEntry, 2> bodies;  // by DeviceKind
+  std::array<char, 96> name;                   // may be cut; for `syncrun top`
+  std::array<BodyEntry, kDeviceKinds> bodies;  // by DeviceKind
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <type_traits>
 
-#include "common/protocol/image.hpp"
+#include "common/protocol/function_address.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 namespace {
 
@@ -18,7 +18,7 @@ void write_fully(int fd, const void* bytes, std::size_t count) {
   for (const auto* from = static_cast<const std::byte*>(bytes); count != 0;) {
     const auto written = ::write(fd, from, count);
     if (written < 0 && errno == EINTR) continue;
-    check_system(written, "cannot write a helper process's description");
+    text::check_system(written, "cannot write a helper process's description");
     from += written;
     count -= static_cast<std::size_t>(written);
   }
@@ -28,7 +28,7 @@ void read_fully(int fd, void* bytes, std::size_t count, std::size_t at) {
   for (auto* to = static_cast<std::byte*>(bytes); count != 0;) {
     const auto taken = ::pread(fd, to, count, static_cast<off_t>(at));
     if (taken < 0 && errno == EINTR) continue;
-    check_system(taken, "cannot read this helper process's description");
+    text::check_system(taken, "cannot read this helper process's description");
     if (taken == 0) throw Error(ErrorKind::system, "this helper process's description is cut short");
     to += taken;
     at += static_cast<std::size_t>(taken);
@@ -40,26 +40,27 @@ void read_fully(int fd, void* bytes, std::size_t count, std::size_t at) {
 
 static_assert(std::is_trivially_copyable_v<HelperSpec>);
 
-FileDescriptor write_spec(HelperSpec spec, std::span<const std::byte> arguments) {
+os::FileDescriptor write_spec(HelperSpec spec, std::span<const std::byte> arguments) {
   const ImageAddress image = program_image();
   spec.magic = kMagic;
   spec.build_id_bytes = image.build_id_bytes;
   spec.build_id = image.build_id;
   spec.arguments_bytes = arguments.size();
-  FileDescriptor file(check_system(::memfd_create("syncrun-spec", MFD_CLOEXEC), "cannot create a file in memory"));
+  os::FileDescriptor file(
+      text::check_system(::memfd_create("syncrun-spec", MFD_CLOEXEC), "cannot create a file in memory"));
   write_fully(file.get(), &spec, sizeof(spec));
   write_fully(file.get(), arguments.data(), arguments.size());
   return file;
 }
 
-ReceivedSpec read_spec(const FileDescriptor& file) {
+ReceivedSpec read_spec(const os::FileDescriptor& file) {
   ReceivedSpec received{};
   read_fully(file.get(), &received.spec, sizeof(received.spec), 0);
   if (received.spec.magic != kMagic) {
     throw Error(ErrorKind::system, "this helper process's description speaks another protocol");
   }
   struct stat status {};
-  check_system(::fstat(file.get(), &status), "cannot look at this helper process's description");
+  text::check_system(::fstat(file.get(), &status), "cannot look at this helper process's description");
   if (received.spec.arguments_bytes > static_cast<std::uint64_t>(status.st_size) - sizeof(received.spec)) {
     throw Error(ErrorKind::system, "this helper process's description is cut short");
   }
@@ -68,4 +69,4 @@ ReceivedSpec read_spec(const FileDescriptor& file) {
   return received;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -13,7 +13,7 @@
 #include "common/protocol/control_block.hpp"
 #include "common/protocol/function_entry.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 enum class HelperKind : std::uint8_t { producer, task };
 
@@ -32,13 +32,13 @@ struct HelperSpec {
 
 /// Writes the spec and the arguments into a file without a name. Sets magic, build id and arguments_bytes itself. The
 /// master calls it. Throws Error (system).
-FileDescriptor write_spec(HelperSpec spec, std::span<const std::byte> arguments);
+os::FileDescriptor write_spec(HelperSpec spec, std::span<const std::byte> arguments);
 
 struct ReceivedSpec {
   HelperSpec spec;
   std::vector<std::byte> arguments;
 };
 /// Reads the spec and the arguments. Several helpers may read the same file. Throws Error (system).
-ReceivedSpec read_spec(const FileDescriptor& file);
+ReceivedSpec read_spec(const os::FileDescriptor& file);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -6,7 +6,7 @@
 
 #include "common/protocol/rank_set.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 /// The ranks of a session are numbered node by node. On each node, this says which of them are there. The defaults are
 /// those of a session on one node, except for local_size.
@@ -18,6 +18,7 @@ struct NodePlace {
 
   /// The only node of a session.
   static constexpr NodePlace alone(int world_size) noexcept { return {0, 1, 0, world_size}; }
+  constexpr bool has_others() const noexcept { return nodes > 1; }
   constexpr int local_rank(int rank) const noexcept { return rank - first_rank; }
   constexpr int rank(int local_rank) const noexcept { return first_rank + local_rank; }
   constexpr int end_rank() const noexcept { return first_rank + local_size; }
@@ -26,4 +27,4 @@ struct NodePlace {
   RankSet::Part ranks_of(const RankSet& set) const noexcept { return set.between(first_rank, end_rank()); }
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -11,7 +11,7 @@
 
 #include "common/protocol/comm_choice.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 /// What goes to another node in an exchange, and the room for what comes from there.
 struct NodeBlock {
@@ -41,4 +41,4 @@ struct NodeRequest {
 /// Whether ranks on several nodes wait for each other in collectives of the command.
 inline bool meets_across_nodes(CommChoice comm) noexcept { return comm.spans_nodes(); }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -10,7 +10,7 @@
 #include "syncrun/detail/call.hpp"
 #include "syncrun/error.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 inline constexpr std::size_t kMessageBytes = 2048;
 
@@ -37,7 +37,8 @@ struct alignas(64) Outbox {
   bool is_empty;  // the rank had no rows, so it contributes nothing
   bool is_fatal;  // after this failure, the worker cannot use its device any more
   bool is_large;  // some outputs are so large that the workers reduce them
-  /// One bit per output that the workers have reduced. The first rank that has this output holds the result.
+  /// One bit per output that the workers of this rank's node have reduced. The first of them that has this output holds
+  /// the result.
   std::uint16_t reduced_outputs;
   static_assert(kMaxOutputs <= 16);
   ErrorKind error_kind;
@@ -53,4 +54,4 @@ struct alignas(64) Outbox {
   std::int64_t own_ns;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -1,6 +1,6 @@
 #include "common/protocol/phase.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 std::string_view to_string(Phase phase) noexcept {
   switch (phase) {
@@ -20,4 +20,4 @@ std::string_view to_string(Phase phase) noexcept {
   return "spawn";
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

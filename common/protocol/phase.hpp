@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 /// What a worker is doing. The progress word of the worker has the phase in the low byte, and the number of the command
 /// above it. Command 0 is the start of the worker.
@@ -32,4 +32,4 @@ constexpr std::uint64_t progress_word(std::uint64_t command, Phase phase) noexce
 constexpr std::uint64_t command_of(std::uint64_t progress) noexcept { return progress >> 8U; }
 constexpr Phase phase_of(std::uint64_t progress) noexcept { return static_cast<Phase>(progress & 0xffU); }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

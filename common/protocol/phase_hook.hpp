@@ -8,7 +8,7 @@
 
 #include "common/protocol/control_block.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 class PhaseHook {
  public:
@@ -25,4 +25,4 @@ class PhaseHook {
 /// The hook of this rank, or null if there is none. It lives as long as the process.
 const PhaseHook* phase_hook_of(int rank);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

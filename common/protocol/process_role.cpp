@@ -7,7 +7,7 @@
 #include "common/os/environment.hpp"
 #include "syncrun/run.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 namespace {
 // Atomic, because threads that bodies have started may read it too.
@@ -21,7 +21,7 @@ void become_worker() noexcept { is_worker.store(true, std::memory_order_relaxed)
 void set_agent_role(AgentRoleFunction function) noexcept { agent_role = function; }
 std::optional<int> serve_if_agent() { return agent_role == nullptr ? std::nullopt : agent_role(); }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol
 
 namespace syncrun {
 

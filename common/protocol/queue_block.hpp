@@ -29,7 +29,7 @@
 #include "common/protocol/control_block.hpp"
 #include "syncrun/detail/batch.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 enum class ProducerState : std::uint32_t { starting, running, ended, failed };
 
@@ -79,7 +79,7 @@ struct QueueLayout {
 
 struct QueueHeader : QueueLayout {
   alignas(64) std::atomic<bool> closes;  // the producers have to end
-  Doorbell to_producers;                 // rung after changes of: freed, closes
+  os::Doorbell to_producers;             // rung after changes of: freed, closes
 };
 
 /// Finds the parts of a queue block at `base`. The numbers in the header determine the layout.
@@ -152,4 +152,4 @@ class QueueBlock {
   std::byte* base_ = nullptr;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

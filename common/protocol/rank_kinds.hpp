@@ -7,7 +7,7 @@
 #include "common/protocol/device_kinds.hpp"
 #include "common/protocol/rank_set.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 class RankKinds {
  public:
@@ -36,4 +36,4 @@ class RankKinds {
   DeviceKinds kinds_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <span>
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 inline constexpr int kMaxWorldSize = 1024;
 
@@ -134,4 +134,4 @@ class RankSet {
   std::array<std::uint64_t, kMaxWorldSize / kBits> words_{};
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

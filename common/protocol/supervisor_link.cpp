@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -13,10 +14,10 @@
 
 #include "common/os/environment.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 namespace {
-constexpr std::size_t kLongestMessage = 16384;
+constexpr std::size_t kLongestMessage = 65536;
 constexpr std::int64_t kHighestDescriptor = std::numeric_limits<int>::max();
 }  // namespace
 
@@ -42,7 +43,7 @@ SupervisorLink SupervisorLink::from_environment() {
   ::unsetenv(environment::kSupervisorFd);
   const auto number = environment::whole_number(text.c_str());
   const int fd = number && *number > STDERR_FILENO && *number <= kHighestDescriptor ? static_cast<int>(*number) : -1;
-  if (is_link(fd) && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0) return SupervisorLink(FileDescriptor(fd));
+  if (is_link(fd) && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0) return SupervisorLink(os::FileDescriptor(fd));
   std::fprintf(
       stderr,
       "syncrun: %s: expected an open socket to the syncrun that runs this program, got '%s'; it is ignored (did "
@@ -62,6 +63,30 @@ bool SupervisorLink::send(const SupervisorMessage& message) const noexcept {
   return ::send(socket_.get(), bytes.data(), 1 + sizeof(message.number) + text, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
+/// Each name and each value ends with a zero byte.
+std::string encoded(const FailureDetails& details) {
+  std::string text;
+  for (const auto& [name, value] : details) {
+    for (const std::string& part : {name, value}) text.append(part.substr(0, part.find('\0'))) += '\0';
+  }
+  return text;
+}
+
+FailureDetails decoded_details(std::string_view text) {
+  FailureDetails details;
+  const auto next = [&text] {
+    const std::size_t end = std::min(text.find('\0'), text.size());  // the last one may be cut
+    std::string part(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return part;
+  };
+  while (!text.empty()) {
+    std::string name = next();
+    details.emplace_back(std::move(name), next());
+  }
+  return details;
+}
+
 std::optional<SupervisorMessage> receive_from_master(int socket) {
   std::array<char, kLongestMessage> bytes;
   const auto count = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -77,4 +102,4 @@ const SupervisorLink& supervisor_link() {
   return link;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -10,10 +10,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/os/file_descriptor.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 struct SupervisorMessage {
   enum class Kind : char {
@@ -22,6 +24,7 @@ struct SupervisorMessage {
     worker = 'W',   ///< number: pid and process group of a new worker.
     ended = 'E',    ///< number: pid of a worker that was reaped.
     verdict = 'V',  ///< text: why the program failed. `syncrun` prints it as its last line.
+    details = 'D',  ///< text: the details of the error that the next verdict is about, as FailureDetails encodes them.
     note = 'N',     ///< text: another fault, which `syncrun` prints after the reason for which the program failed.
   };
   Kind kind;
@@ -29,11 +32,16 @@ struct SupervisorMessage {
   std::string text;
 };
 
+/// Names and values, such as "rank" and "2": what is known of an error besides its message. A value may have lines.
+using FailureDetails = std::vector<std::pair<std::string, std::string>>;
+std::string encoded(const FailureDetails& details);
+FailureDetails decoded_details(std::string_view text);
+
 /// The master's end of the socket. Without `syncrun` it is not connected, and send() does nothing.
 class SupervisorLink {
  public:
   SupervisorLink() = default;
-  explicit SupervisorLink(FileDescriptor socket) noexcept : socket_(std::move(socket)), owner_(::getpid()) {}
+  explicit SupervisorLink(os::FileDescriptor socket) noexcept : socket_(std::move(socket)), owner_(::getpid()) {}
   /// Takes the socket from the environment, and unsets the variable. Prints a warning and returns an unconnected link
   /// if the variable does not refer to such a socket.
   static SupervisorLink from_environment();
@@ -46,7 +54,7 @@ class SupervisorLink {
   bool send(const SupervisorMessage& message) const noexcept;
 
  private:
-  KeptDescriptor socket_;
+  os::KeptDescriptor socket_;
   pid_t owner_ = -1;
 };
 
@@ -57,4 +65,4 @@ const SupervisorLink& supervisor_link();
 /// master has closed its end.
 std::optional<SupervisorMessage> receive_from_master(int socket);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

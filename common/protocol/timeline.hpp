@@ -3,16 +3,15 @@
 // What a worker did and when, for profiles and traces. A Timeline is a ring of events in the segment. The thread of the
 // worker that serves calls adds an event at each change of phase. The master reads the events when a command is over,
 // or when the worker has died. Timelines exist only if the user requests a profile or a trace. For a rank of another
-// node, the master adds the events itself (launcher/nodes/remote_timelines.hpp).
+// node, the master adds the events itself (master/nodes/remote_timelines.hpp).
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 struct TimelineEvent {
   std::uint64_t progress;  // command and phase, as progress_word makes it
@@ -25,11 +24,7 @@ class Timeline {
   /// In place of the progress: events are missing here. The time is their number.
   static constexpr std::uint64_t kMissing = ~std::uint64_t{0};
 
-  /// Adds an event that happens now. The worker calls it.
-  void add(std::uint64_t progress) noexcept {
-    add(progress, std::chrono::steady_clock::now().time_since_epoch().count());
-  }
-  /// Adds an event. One thread at a time.
+  /// Adds an event. The worker calls it. One thread at a time.
   void add(std::uint64_t progress, std::int64_t at_ns) noexcept {
     const std::uint64_t position = written_.load(std::memory_order_relaxed);
     Slot& slot = slots_[position % kEvents];
@@ -60,4 +55,4 @@ class Timeline {
   std::array<Slot, kEvents> slots_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

@@ -10,13 +10,13 @@
 #include "common/protocol/command.hpp"
 #include "syncrun/detail/call.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::protocol {
 
 /// A rank's copy of a shared variable, or of a Value. The worker of this rank writes it, outside calls that use the
 /// variable. A rank that copies from it reads it. The master resets it when it replaces the worker.
 struct VariableCopy {
-  std::uint64_t place;     // the place in the memory of the rank's device (WorkerDevice::place_of)
-  std::uint64_t exported;  // for the devices of peers: see WorkerDevice::export_memory
+  std::uint64_t place;     // the place in the memory of the rank's device (DeviceMemory::place_of)
+  std::uint64_t exported;  // for the devices of peers: see PeerAccess::export_memory
   std::uint64_t capacity_bytes;
   std::array<std::int64_t, kMaxDimensions> extents;
   /// Whether the worker may free the copy when its device runs out of memory; see SpareCopy. Accessed with atomic_ref.
@@ -119,4 +119,4 @@ inline bool drop_copy(VariableEntry& entry, int world_size, int rank, std::uint6
   return SpareCopy(entry.copies()[rank]).drop(current, appoint);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::protocol

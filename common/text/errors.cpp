@@ -85,7 +85,7 @@ std::string to_string(std::span<const std::int64_t> extents) {
 
 const char* version() noexcept { return SYNCRUN_VERSION; }
 
-namespace detail {
+namespace detail::text {
 
 std::string limit_text(int resource) {
   struct Option {
@@ -114,7 +114,7 @@ namespace {
 /// What the user can do about it, if a limit is the likely reason for the error. Otherwise empty.
 std::string hint_of(int code) {
   switch (code) {
-    case EMFILE: return " (" + limit_text(RLIMIT_NOFILE) + "; raise it, or take fewer workers)";
+    case EMFILE: return " (" + text::limit_text(RLIMIT_NOFILE) + "; raise it, or take fewer workers)";
     case E2BIG: return " (a worker has the program's arguments and environment, and a few variables more)";
     default: return {};
   }
@@ -126,9 +126,9 @@ void throw_errno(const std::string& what, int code, std::source_location where) 
 }
 
 void throw_no_process(const std::string& what, int code, std::source_location where) {
-  if (code != EAGAIN) throw_errno(what, code, where);
+  if (code != EAGAIN) text::throw_errno(what, code, where);
   throw Error(ErrorKind::system,
-              what + ": " + std::generic_category().message(code) + " (" + limit_text(RLIMIT_NPROC) +
+              what + ": " + std::generic_category().message(code) + " (" + text::limit_text(RLIMIT_NPROC) +
                   ", processes and threads of the user; the control group may have a limit of its own)",
               code, where);
 }
@@ -167,10 +167,10 @@ void throw_no_thread(int code, std::source_location where) {
   const std::string what = "cannot start a thread";
   const std::size_t bytes = stack_bytes();
   // pthread_create(3) reports EAGAIN both for a limit on processes and for a lack of memory.
-  if (code != EAGAIN || bytes == 0 || can_be_mapped(bytes)) throw_no_process(what, code, where);
+  if (code != EAGAIN || bytes == 0 || can_be_mapped(bytes)) text::throw_no_process(what, code, where);
   throw Error(ErrorKind::system,
               what + ": there is no memory for its stack of " + std::to_string(bytes / 1024) + " KiB (" +
-                  limit_text(RLIMIT_DATA) + ", " + limit_text(RLIMIT_AS) +
+                  text::limit_text(RLIMIT_DATA) + ", " + text::limit_text(RLIMIT_AS) +
                   "; raise them, or set a smaller stack with ulimit -s)",
               ENOMEM, where);
 }
@@ -179,9 +179,18 @@ void throw_usage(const std::string& message, std::source_location where) {
   throw Error(ErrorKind::usage, message, 0, where);
 }
 
+}  // namespace detail::text
+
+namespace detail {
+
 void throw_moved_from(const char* type) {
-  throw_usage(std::string("this ") + type + " was moved from, and refers to nothing: use the one that it was moved to");
+  text::throw_usage(std::string("this ") + type +
+                    " was moved from, and refers to nothing: use the one that it was moved to");
 }
+
+}  // namespace detail
+
+namespace detail::text {
 
 namespace {
 
@@ -248,7 +257,7 @@ std::string describe_current_exception(const char* who_threw) {
   try {
     throw;
   } catch (const std::exception& error) {
-    return full_text_of(error);
+    return text::full_text_of(error);
   } catch (...) {
     return who_threw + text_of_something_else();
   }
@@ -260,7 +269,7 @@ Error as_error(const std::exception_ptr& exception, ErrorKind otherwise) {
   } catch (const Error& error) {
     return error;
   } catch (...) {
-    return {otherwise, describe_current_exception()};
+    return {otherwise, text::describe_current_exception()};
   }
 }
 
@@ -272,5 +281,5 @@ std::string signal_name(int signal) {
   return text;
 }
 
-}  // namespace detail
+}  // namespace detail::text
 }  // namespace syncrun

@@ -10,7 +10,7 @@
 #include "common/export_for_cuda.hpp"
 #include "syncrun/error.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::text {
 
 /// Throws Error (system) with `what` and errno's text.
 [[noreturn]] void throw_errno(const std::string& what, int code = errno,
@@ -59,4 +59,4 @@ Error as_error(const std::exception_ptr& exception, ErrorKind otherwise);
 /// as a real-time signal, is "signal N".
 std::string signal_name(int signal);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::text

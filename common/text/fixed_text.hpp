@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace syncrun::detail {
+namespace syncrun::detail::text {
 
 /// Copies text into a field, and terminates it with a null character. Cuts the text if it is too long.
 template <std::size_t N>
@@ -23,4 +23,4 @@ std::string_view get_text(const std::array<char, N>& field) noexcept {
   return {field.data(), count};
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::text

@@ -4,7 +4,7 @@
 #include <array>
 #include <limits>
 
-namespace syncrun::detail {
+namespace syncrun::detail::text {
 
 std::string fixed_text(double value, int digits) {
   constexpr int kMostDigits = 20;
@@ -23,4 +23,4 @@ std::optional<double> parse_number(std::string_view text) noexcept {
   return value;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::text

@@ -8,7 +8,7 @@
 
 #include "syncrun/detail/number_text.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::text {
 
 /// The number with this many digits after the decimal point: "12.5" for one digit. This is what printf's %f writes in the
 /// C locale.
@@ -18,4 +18,4 @@ std::string fixed_text(double value, int digits);
 /// the range of double.
 std::optional<double> parse_number(std::string_view text) noexcept;
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::text

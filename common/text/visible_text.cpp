@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 
-namespace syncrun::detail {
+namespace syncrun::detail::text {
 
 namespace {
 
@@ -62,6 +62,35 @@ std::string visible(std::string_view text) {
   return shown;
 }
 
+std::string json_string(std::string_view text) {
+  std::string quoted = "\"";
+  quoted.reserve(text.size() + 2);
+  while (!text.empty()) {
+    const auto [bytes, code] = first_of(text);
+    const std::size_t taken = bytes == 0 ? 1 : bytes;
+    if (bytes == 0) {
+      quoted += "\xef\xbf\xbd";
+    } else if (code == '"' || code == '\\') {
+      quoted.append("\\").append(text.substr(0, 1));
+    } else if (code == '\n') {
+      quoted += "\\n";
+    } else if (code < 0x20 || (code >= 0x7f && code < 0xa0)) {  // JSON allows the latter, but terminals obey them
+      std::array<char, 8> escape{};
+      std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned>(code));
+      quoted += escape.data();
+    } else {
+      quoted.append(text.substr(0, bytes));
+    }
+    text.remove_prefix(taken);
+  }
+  return quoted += '"';
+}
+
+std::string json_escaped(std::string_view text) {
+  const std::string quoted = json_string(text);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
 std::string with_indented_lines(std::string_view text) {
   std::string indented;
   indented.reserve(text.size());
@@ -75,4 +104,4 @@ std::string with_indented_lines(std::string_view text) {
 
 std::string text_for(int fd, std::string_view text) { return ::isatty(fd) == 1 ? visible(text) : std::string(text); }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::text

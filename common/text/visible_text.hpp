@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace syncrun::detail {
+namespace syncrun::detail::text {
 
 /// Returns the text with its control characters in a visible form. Newline and tab stay as they are. Other control
 /// characters are in caret notation, as `cat -v` writes them (`^[` for escape). C1 controls, and bytes that are not
@@ -17,7 +17,12 @@ std::string visible(std::string_view text);
 /// recognisable as one message, and none of its lines looks like an output line of a worker.
 std::string with_indented_lines(std::string_view text);
 
+/// The text as a string of JSON, in quotes. Bytes that are not UTF-8 become U+FFFD.
+std::string json_string(std::string_view text);
+/// The same without the quotes.
+std::string json_escaped(std::string_view text);
+
 /// The text of another program, for output to `fd`: visible(text) if that is a terminal, otherwise unchanged.
 std::string text_for(int fd, std::string_view text);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::text

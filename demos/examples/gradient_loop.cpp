@@ -10,7 +10,6 @@ namespace {
 
 namespace sr = syncrun;
 
-// [functions]
 /// The gradient on one device: half of the way to its own target.
 sr::Keep<double, 1> gradient(sr::CpuWorker& worker, sr::Local<const double, 1> params) {
   sr::Keep<double, 1> result(worker, params.shape());
@@ -29,10 +28,8 @@ void sgd(sr::Local<double, 1> params, sr::Local<double, 1> sum, double rate) {
     sum[i] = 0;
   }
 }
-// [/functions]
 
 int program(sr::Session& session) {
-  // [loop]
   const auto dev0 = session.device("dev0");
   const auto dev1 = session.device("dev1");
   const std::vector<double> zeros(3, 0.0);
@@ -47,7 +44,6 @@ int program(sr::Session& session) {
   }
   session.synchronize(dev0);
   std::printf("params: %.3f\n", params.get()[0]);
-  // [/loop]
   const double expected = dev0 == dev1 ? 0.0 : 0.5;
   return std::abs(params.get()[0] - expected) < 1e-3 ? 0 : 1;
 }

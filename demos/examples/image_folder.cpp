@@ -50,7 +50,6 @@ struct ImageList {
   std::int64_t rows() const { return static_cast<std::int64_t>(files.size()); }
 };
 
-// [producer]
 /// The batches of all epochs have numbers from 0. Each producer makes every count()-th of them. So the batches and their
 /// order do not depend on the number of producers.
 void read_images(sr::Producer<Images>& out, const std::string& folder, std::uint64_t seed) {
@@ -75,7 +74,6 @@ void read_images(sr::Producer<Images>& out, const std::string& folder, std::uint
     }
   }
 }
-// [/producer]
 
 struct Score {
   sr::Avg<double> loss;

@@ -21,12 +21,10 @@ namespace sr = syncrun;
 inline constexpr std::int64_t kSide = 16;
 inline constexpr std::int64_t kBatchRows = 16;
 
-// [batch]
 struct Images {
   sr::Data<std::uint8_t, 4> pixels;  // images x kSide x kSide x {red, green, blue}
   sr::Data<std::int64_t, 1> labels;  // the number of the class, from 0
 };
-// [/batch]
 
 /// A file of the data set is missing, damaged or of the wrong form. The message names the file, and the entry if the
 /// file is a tar file. It says what was expected and what to do.

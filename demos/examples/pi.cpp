@@ -11,7 +11,6 @@ namespace {
 
 namespace sr = syncrun;
 
-// [functions]
 /// Random number `counter` of a fixed sequence, from 0 to below 1. It is a hash of the counter, so it can be computed
 /// without the numbers before it. Source: SplitMix64, G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number
 /// Generators", OOPSLA 2014.
@@ -22,6 +21,7 @@ double random_number(std::int64_t counter) {
   return static_cast<double>((z ^ (z >> 31U)) >> 11U) * 0x1p-53;
 }
 
+// [functions]
 struct Estimate {
   sr::Sum<std::int64_t> inside;  // the points inside the quarter of a circle
   sr::Avg<double> height;        // the mean height of that quarter over the points

@@ -38,7 +38,6 @@ std::vector<fs::path> shards_of(const fs::path& folder, std::uint64_t seed, std:
   return shards;
 }
 
-// [producer]
 /// Each producer reads shards of its own. Its batches have images of several shards.
 void read_shards(sr::Producer<Images>& out, const std::string& folder, std::uint64_t seed, std::int64_t epoch) {
   std::vector<fs::path> own;
@@ -62,7 +61,6 @@ void read_shards(sr::Producer<Images>& out, const std::string& folder, std::uint
   }
   if (batch && rows > 0) batch.push(rows);
 }
-// [/producer]
 
 using Colour = std::array<std::int64_t, 3>;
 

@@ -25,17 +25,9 @@ void program(sr::Session& session) {
   std::printf("%s, %d\n", to_string(x.shape()).c_str(), static_cast<int>(labels.view()[599]));
   zeros.free();
   // [/make]
-  // [open]
+  // [surface]
   const auto f =
       session.function([](sr::Scattered<const float, 2> rows) -> sr::Sum<std::int64_t> { return rows.rows(); });
-  try {
-    const auto w = x.write();
-    f(x);
-  } catch (const sr::Error& error) {
-    std::printf("%s\n", error.what());
-  }
-  // [/open]
-  // [surface]
   auto points = session.data<float, 2>({100, 3}, "points");
   points.fill(1);
   points.set_rows(2, std::vector<float>{7, 8, 9, 10, 11, 12});  // rows 2 and 3

@@ -1,5 +1,6 @@
 // docs/api/functions-and-signatures.md
 
+#include <cstdint>
 #include <cstdio>
 #include <syncrun/syncrun.hpp>
 #include <vector>
@@ -21,20 +22,6 @@ sr::Sum<double> weighted(sr::CpuWorker& worker, sr::Scattered<const double, 1> x
 }
 // [/function]
 
-// [per_worker]
-struct Rate {
-  double step;
-  double decay;
-};
-
-/// The same rate for all, a seed and a name of its own for each.
-sr::Gather<double, 1> draw(sr::CpuWorker& worker, Rate rate, sr::PerWorker<int> seed, sr::PerWorker<char> name) {
-  sr::Gather<double, 1> drawn(worker, sr::Shape{1});
-  drawn[0] = rate.step * seed + (name == 'b' ? rate.decay : 0);
-  return drawn;
-}
-// [/per_worker]
-
 template <class T>
 sr::Max<T> largest(sr::Scattered<const T, 1> x) {
   T value = x[0];
@@ -50,16 +37,6 @@ void program(sr::Session& session) {
   const std::vector<double> weights(static_cast<std::size_t>(session.world_size()), 0.5);
   std::printf("%g\n", f(x, table, {.scale = 2, .offset = 1}, weights).value());
   // [/call]
-  // [call_per_worker]
-  std::vector<int> seeds;
-  std::vector<char> names;
-  for (int rank = 0; rank < session.world_size(); ++rank) {
-    seeds.push_back(10 + rank);
-    names.push_back(static_cast<char>('a' + rank));
-  }
-  for (const double value : session.function(draw)({.step = 2, .decay = 0.5}, seeds, names)) std::printf(" %g", value);
-  std::printf("\n");
-  // [/call_per_worker]
   // [kinds]
   const auto from_template = session.function(largest<double>);
   const auto from_lambda = session.function([](double value) -> sr::Sum<double> { return value; }, "my lambda");
@@ -75,15 +52,6 @@ void program(sr::Session& session) {
   const auto [own_x, own_table] = f.inputs(counts, factors);  // of double, as `weighted` wants them
   std::printf("%g\n", f(own_x, own_table, {.scale = 1, .offset = 0}, weights).value());
   // [/inputs]
-  // [named]
-  struct Arguments {  // a call without x or table does not compile
-    const sr::Data<double, 1>& x;
-    const sr::Data<double, 1>& table;
-    Options options{.scale = 1, .offset = 0};
-  };
-  const auto named = [&](const Arguments& a) { return f(a.x, a.table, a.options, weights).value(); };
-  std::printf("%g\n", named({.x = x, .table = table, .options = {.scale = 2, .offset = 1}}));
-  // [/named]
 }
 
 int main(int argc, char** argv) { return syncrun::run(argc, argv, program); }

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <stdexcept>
 #include <string>
 #include <syncrun/syncrun.hpp>
 #include <vector>
@@ -28,15 +27,6 @@ int validate(sr::Pipe<std::vector<double>, Score>& pipe, std::string name) {
 }
 // [/task]
 
-// [plain]
-double slow_sum(std::vector<double> values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  if (sum < 0) throw std::domain_error("the sum is negative");
-  return sum;
-}
-// [/plain]
-
 int main(int argc, char** argv) {
   if (const auto code = sr::serve_if_worker(argc, argv)) return *code;  // a task's process ends here
 
@@ -51,14 +41,4 @@ int main(int argc, char** argv) {
   }
   std::printf("%d steps were validated\n", task.get());  // no more messages: the function returns
   // [/use]
-  // [use_plain]
-  auto first = sr::task(slow_sum, {.name = "first"}, std::vector<double>{1, 2, 3});
-  auto second = sr::task(slow_sum, {.name = "second"}, std::vector<double>{1, -2});
-  std::printf("sum %g\n", first.get());
-  try {
-    second.get();
-  } catch (const sr::Error& error) {
-    std::printf("%s\n", error.what());
-  }
-  // [/use_plain]
 }

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 #include <string_view>
 #include <syncrun/syncrun.hpp>
@@ -25,17 +24,12 @@ void segfaults(sr::CpuWorker& worker, sr::Comm& comm) {
   }
   comm.barrier();  // the others wait here
 }
-
-void exits(sr::CpuWorker& worker, sr::Comm& comm) {
-  if (worker.rank() == 1) std::_Exit(3);
-  comm.barrier();
-}
+// [/functions]
 
 void sleeps(sr::CpuWorker& worker, sr::Comm& comm) {
   if (worker.rank() == 1) std::this_thread::sleep_for(1h);
   comm.barrier();
 }
-// [/functions]
 
 int program(sr::Session& session, int argc, char** argv) {
   const std::string_view how = argc > 1 ? argv[1] : "";
@@ -51,24 +45,8 @@ int program(sr::Session& session, int argc, char** argv) {
     return 0;
   }
   // [/goes_on]
-  // [over]
-  if (how == "over") {
-    try {
-      session.function(exits)();
-    } catch (const sr::Error& error) {
-      const sr::Failure& failure = error.failure();
-      std::printf("%s: rank %d on %s, call %s, phase %s, %s\n", std::string(to_string(error.kind())).c_str(),
-                  failure.rank, failure.device.c_str(), failure.call.c_str(), failure.phase.c_str(),
-                  failure.cause.c_str());
-    }
-    ones();  // throws: the session is over
-  }
-  // [/over]
-  // [deaths]
   if (how == "segfault") session.function(segfaults)();
-  if (how == "exit") session.function(exits)();
   if (how == "hang") session.function(sleeps)({.timeout = 500ms});
-  // [/deaths]
   return 0;
 }
 

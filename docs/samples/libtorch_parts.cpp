@@ -45,7 +45,6 @@ torch::Tensor penalized_loss(Net& net, sr::Scattered<const float, 2> x, sr::Scat
 }
 // [/scalar]
 
-// [own]
 class Trainer {
  public:
   Trainer(sr::CpuWorker& worker, double rate) : Trainer(worker, torch::kCPU, rate) {}
@@ -82,9 +81,7 @@ class Trainer {
   std::shared_ptr<Net> net_;
   std::unique_ptr<torch::optim::Adam> adam_;
 };
-// [/own]
 
-// [together]
 struct Together : torch::nn::Module {
   Together() : norm(4), last(4, 2) {
     register_module("norm", norm);
@@ -95,6 +92,7 @@ struct Together : torch::nn::Module {
   torch::nn::Linear last;
 };
 
+// [together]
 torch::Tensor mixed_loss(Together& net, sr::Comm&, sr::Scattered<const float, 2> x,
                          sr::Scattered<const std::int64_t, 1> labels) {
   const lt::Autocast autocast(torch::kBFloat16);
@@ -102,22 +100,22 @@ torch::Tensor mixed_loss(Together& net, sr::Comm&, sr::Scattered<const float, 2>
 }
 // [/together]
 
-// [layers]
 struct Block : torch::nn::Module {
   Block() : norm(torch::nn::LayerNormOptions({64})), first(64, 256), last(256, 64) {
     register_module("norm", norm);
     register_module("first", first);
     register_module("last", last);
   }
+  // [layers]
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& change) {
     const auto [sum, normal] = lt::add_layer_norm(x, change, norm->weight, norm->bias);  // x + change, norm(x + change)
     const auto wide = lt::linear(normal, first->weight, first->bias);                    // in place of first(normal)
     return sum + lt::linear(torch::gelu(wide), last->weight, last->bias);
   }
+  // [/layers]
   torch::nn::LayerNorm norm;
   torch::nn::Linear first, last;
 };
-// [/layers]
 
 void program(sr::Session& session) {
   constexpr std::int64_t kRows = 60;
@@ -130,13 +128,11 @@ void program(sr::Session& session) {
 
   const auto net = session.replicate<lt::Replica<Net>>(1);
   auto params = lt::parameters(session, net);
-  // [use]
   auto step = lt::train_step<sr::Adam, loss>(session, net, params, {.form = sr::StepForm::sharded});
   for (int i = 0; i < 200; ++i) step(x, labels, {.learning_rate = 0.05, .decoupled_weight_decay = 0.01});
   lt::sync_buffers(session, net);
   const Numbers after = lt::evaluation<loss>(session, net, params)(x, labels, {.slices = 2});
   std::printf("%d of %d rows are correct\n", static_cast<int>(after.correct), static_cast<int>(x.rows()));
-  // [/use]
 
   // [files]
   lt::save(session, net, params, "parts.pt");
@@ -146,18 +142,14 @@ void program(sr::Session& session) {
   // [/files]
   std::printf("%s\n", alone->last->weight.flatten()[0].item<float>() == params.get(0)[8] ? "equal" : "not equal");
 
-  // [scalar_use]
   auto penalized = lt::train_step<sr::Adam, penalized_loss>(session, net, params);
   const double at_first = penalized(x, labels, 0.1F, {.learning_rate = 0.01});
   double at_last = at_first;
   for (int i = 1; i < 50; ++i) at_last = penalized(x, labels, 0.1F / static_cast<float>(i), {.learning_rate = 0.01});
-  // [/scalar_use]
   std::printf("with a penalty: %s\n", at_last < at_first ? "learns" : "does not learn");
 
-  // [own_use]
   const auto trainer = session.replicate<Trainer>(0.05);
   const auto own = session.function(&Trainer::step<sr::CpuWorker>, &Trainer::step<sr::CudaWorker>, trainer);
-  // [/own_use]
   const double first = own(x, labels);
   double last = first;
   for (int i = 0; i < 50; ++i) last = own(x, labels);
@@ -165,11 +157,9 @@ void program(sr::Session& session) {
 
   const auto together = session.replicate<lt::Replica<Together>>(1);
   const auto others = lt::parameters(session, together);
-  // [checked]
   auto checked = lt::train_step<sr::Adam, mixed_loss, lt::BackwardOptions{.check = lt::FiniteCheck::gradients}>(
       session, together, others);
   const double before = checked(x, labels, {.learning_rate = 0.05});
-  // [/checked]
   double now = before;
   for (int i = 0; i < 50; ++i) now = checked(x, labels, {.learning_rate = 0.05});
   std::printf("in bfloat16: %s\n", now < before ? "learns" : "does not learn");

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "syncrun/data.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
@@ -19,17 +20,17 @@ namespace syncrun {
 /// the name when a collective uses it.
 class AnyShared {
  public:
+  /// A variable, or the name of one.
   template <Element T, std::size_t N>
-  AnyShared(const Shared<T, N>& variable) : record_(variable.record()) {}  // NOLINT(google-explicit-constructor)
-  AnyShared(std::string_view name) : name_(name) {}                        // NOLINT(google-explicit-constructor)
-  AnyShared(const char* name) : name_(name) {}                             // NOLINT(google-explicit-constructor)
-
-  /// For Syncrun's own code: the record of the variable. Null if this object has a name.
-  const std::shared_ptr<detail::VariableRecord>& record() const noexcept { return record_; }
-  const std::string& name() const noexcept { return name_; }
+  AnyShared(const Shared<T, N>& variable)  // NOLINT(google-explicit-constructor)
+      : record_(detail::record_of(variable)) {}
+  AnyShared(std::string_view name) : name_(name) {}  // NOLINT(google-explicit-constructor)
+  AnyShared(const char* name) : name_(name) {}       // NOLINT(google-explicit-constructor)
 
  private:
-  std::shared_ptr<detail::VariableRecord> record_;
+  friend struct detail::HandleAccess;
+
+  std::shared_ptr<detail::VariableRecord> record_;  // null if this object has a name
   std::string name_;
 };
 
@@ -37,9 +38,11 @@ class AnyShared {
 /// the list.
 class SharedList {
  public:
+  /// The variables of a braced list or of a vector.
   SharedList(std::initializer_list<AnyShared> variables) : variables_(variables) {}
   SharedList(std::vector<AnyShared> variables)  // NOLINT(google-explicit-constructor)
       : variables_(std::move(variables)) {}
+  /// The list, in its order.
   std::span<const AnyShared> variables() const noexcept { return variables_; }
 
  private:
@@ -52,6 +55,8 @@ class SharedList {
 /// the variable.
 class Assignment {
  public:
+  /// The new values of a variable, or of the variable with this name. Throws Error (usage) if the number of values does
+  /// not match the shape.
   template <Element T, std::size_t N, detail::ValuesOf<T> R>
   Assignment(const Shared<T, N>& variable, const R& values, const Shape<N>& shape)
       : Assignment(dtype_of<T>, N, variable, delivery_of(values, shape)) {}
@@ -60,34 +65,35 @@ class Assignment {
       : Assignment(dtype_of<T>, 1, variable, delivery_of(values, Shape<1>(std::ranges::size(values)))) {}
   template <Element T, std::size_t N>
   Assignment(const Shared<T, N>& variable, const Data<T, N>& data)
-      : Assignment(dtype_of<T>, N, variable, {.variable = nullptr, .data = data.record()}) {}
+      : Assignment(dtype_of<T>, N, variable, {.variable = nullptr, .data = detail::record_of(data)}) {}
 
+  /// The new values of the variable with this name. Throws Error (usage) if the number of values does not match the
+  /// shape.
   template <std::ranges::contiguous_range R, std::size_t N>
   Assignment(std::string_view name, const R& values, const Shape<N>& shape)
       : Assignment(dtype_of<std::ranges::range_value_t<R>>, N, name, delivery_of(values, shape)) {}
   template <Element T, std::size_t N>
   Assignment(std::string_view name, const Data<T, N>& data)
-      : Assignment(dtype_of<T>, N, name, {.variable = nullptr, .data = data.record()}) {}
-
-  /// For Syncrun's own code.
-  const AnyShared& variable() const noexcept { return variable_; }
-  const detail::Delivery& delivery() const noexcept { return delivery_; }
-  DType dtype() const noexcept { return dtype_; }
-  std::size_t dimensions() const noexcept { return dimensions_; }
+      : Assignment(dtype_of<T>, N, name, {.variable = nullptr, .data = detail::record_of(data)}) {}
 
  private:
+  friend struct detail::HandleAccess;
+  struct Parts {
+    AnyShared variable;
+    detail::Delivery delivery;
+    DType dtype;
+    std::size_t dimensions;
+  };
+
   Assignment(DType dtype, std::size_t dimensions, AnyShared variable, detail::Delivery delivery)
-      : variable_(std::move(variable)), delivery_(std::move(delivery)), dtype_(dtype), dimensions_(dimensions) {}
+      : parts_{std::move(variable), std::move(delivery), dtype, dimensions} {}
   template <class R, std::size_t N>
   static detail::Delivery delivery_of(const R& values, const Shape<N>& shape) {
     detail::check_count(detail::count_of(values), shape.extents());
     return {.variable = nullptr, .values = std::ranges::data(values), .extents = detail::to_extents(shape)};
   }
 
-  AnyShared variable_;
-  detail::Delivery delivery_;
-  DType dtype_;
-  std::size_t dimensions_;
+  Parts parts_;
 };
 
 namespace detail {

@@ -11,8 +11,9 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/export.hpp"
+#include "syncrun/detail/handle_access.hpp"
 #include "syncrun/detail/names.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 
 namespace syncrun {
 
@@ -24,12 +25,13 @@ class SYNCRUN_EXPORT AnyWorker {
   AnyWorker(const AnyWorker&) = delete;
   AnyWorker& operator=(const AnyWorker&) = delete;
 
+  /// The rank of this worker, from 0, and the number of ranks (world_size) in the session.
   int rank() const noexcept;
   int world_size() const noexcept;
-  /// The position of this rank among the ranks on the same node, and how many there are.
+  /// The position of this rank among the ranks on the same node, and how many there are (local_world_size).
   int local_rank() const noexcept;
   int local_world_size() const noexcept;
-  /// The node of this rank, and the number of nodes. Ranks are numbered node by node.
+  /// The node of this rank, from 0, and the number of nodes (node_count). Ranks are numbered node by node.
   int node() const noexcept;
   int node_count() const noexcept;
   /// The name of the device: "cpu3" or "cuda3".
@@ -70,18 +72,16 @@ class SYNCRUN_EXPORT AnyWorker {
   void log(LogLevel level, std::string_view message);
 
  protected:
-  explicit AnyWorker(detail::WorkerCore& core) noexcept : core_(&core) {}
+  explicit AnyWorker(detail::CommandLoop& core) noexcept : core_(&core) {}
   ~AnyWorker() = default;
 
  private:
-  detail::WorkerCore* core_;
+  friend struct detail::HandleAccess;
 
- public:
-  /// For Syncrun's own code.
-  detail::WorkerCore& core() const noexcept { return *core_; }
+  detail::CommandLoop* core_;
 };
 
-/// Severity of a log line.
+/// The severity of a log line: trace, debug, info, warning or error. off: no line is logged.
 enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
 
 }  // namespace syncrun

@@ -6,6 +6,7 @@
 //   Scattered<const T, N>    its own rows                                Data<T, N>
 //   Broadcast<const T, N>    the whole array                             Data<T, N>
 //   T (trivially copyable)   the same value everywhere                   a value
+//   std::string_view         the same text everywhere, in host memory    a text
 //   PerWorker<T>             its own value                               one value per rank
 //   Local<T, N>              its own copy, to read and write             Shared<T, N>, Value<T, N>
 //   Local<const T, N>        its own copy, to read                       Shared<T, N>, Value<T, N>
@@ -31,6 +32,7 @@ class Scattered : public ArrayView<T, N> {
   static_assert(N >= 1, "a scattered input needs rows to scatter: N is at least 1");
 
  public:
+  /// Syncrun makes it for each slice of a call.
   Scattered(const ArrayView<T, N>& rows, std::int64_t first_row) noexcept
       : ArrayView<T, N>(rows), first_row_(first_row) {}
   /// The position of row 0 of this view among the rows of the whole call. If the call has a batch (CallOptions::batch),
@@ -47,6 +49,7 @@ class Broadcast : public ArrayView<T, N> {
   static_assert(std::is_const_v<T>, "inputs are read-only: write Broadcast<const T, N>");
 
  public:
+  /// Syncrun makes it for each call.
   explicit Broadcast(const ArrayView<T, N>& whole) noexcept : ArrayView<T, N>(whole) {}
 };
 
@@ -56,8 +59,11 @@ class PerWorker {
   static_assert(std::is_trivially_copyable_v<T>, "values cross processes as bytes: T must be trivially copyable");
 
  public:
+  /// Syncrun makes it for each call.
   explicit PerWorker(const T& value) noexcept : value_(value) {}
+  /// The value. A PerWorker also converts to it.
   const T& value() const noexcept { return value_; }
+  /// The same as value().
   operator const T&() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
 
  private:
@@ -69,6 +75,7 @@ class PerWorker {
 template <class T, std::size_t N>
 class Local : public ArrayView<T, N> {
  public:
+  /// Syncrun makes it for each call.
   explicit Local(const ArrayView<T, N>& copy) noexcept : ArrayView<T, N>(copy) {}
 };
 
@@ -80,6 +87,7 @@ class Sliced : public ArrayView<T, N> {
   static_assert(N >= 1, "a sliced variable needs rows to select from: N is at least 1");
 
  public:
+  /// Syncrun makes it for each slice of a call.
   explicit Sliced(const ArrayView<T, N>& rows) noexcept : ArrayView<T, N>(rows) {}
 };
 
@@ -92,6 +100,7 @@ class Update {
   static_assert(!std::is_const_v<T>, "Update<Op, T, N> writes a new value: drop the const");
 
  public:
+  /// Syncrun makes it for each slice of a call.
   Update(const ArrayView<const T, N>& original, const ArrayView<T, N>& value) noexcept
       : original_(original), value_(value) {}
   /// The variable as it was before the call.
@@ -108,7 +117,7 @@ class Update {
 
 /// A small value in the device's memory. It is the same on every rank. It can change from call to call. A replayable
 /// function is recorded once as a CUDA graph, and later calls replay the recording (see replayable() in
-/// detail/signature.hpp). It reads such a value from device memory. It cannot take parameters by value, because the
+/// replayable.hpp). It reads such a value from device memory. It cannot take parameters by value, because the
 /// recording would keep the values of the recorded call.
 template <class T>
 class DeviceScalar {
@@ -116,6 +125,7 @@ class DeviceScalar {
                 "a DeviceScalar is a plain value of up to 64 bytes");
 
  public:
+  /// Syncrun makes it for each call.
   explicit DeviceScalar(const T* place) noexcept : place_(place) {}
   /// The address of the number. On a CUDA device, the address is in device memory, and work on the worker's stream can
   /// read the number. On a CPU device, the body can read the number at once.

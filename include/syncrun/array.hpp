@@ -16,7 +16,7 @@
 
 #include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/export.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/dtype.hpp"
 
 namespace syncrun {
@@ -36,25 +36,34 @@ class Array {
   explicit Array(const Shape<N>& shape)
       : shape_(shape), values_(std::make_unique<T[]>(static_cast<std::size_t>(shape.elements()))) {}
 
+  /// The extents: rows first.
   const Shape<N>& shape() const noexcept { return shape_; }
+  /// The first extent; 1 for a scalar.
   std::int64_t rows() const noexcept { return shape_.rows(); }
+  /// The number of elements. 0 for an array that was default-constructed or moved from.
   std::int64_t size() const noexcept { return values_ ? shape_.elements() : 0; }
+  /// The address of the first element.
   T* data() noexcept { return values_.get(); }
   const T* data() const noexcept { return values_.get(); }
+  /// A view of all elements. It is valid as long as the array.
   ArrayView<T, N> view() noexcept { return {values_.get(), shape_}; }
   ArrayView<const T, N> view() const noexcept { return {values_.get(), shape_}; }
+  /// All elements, in row-major order.
   std::span<T> span() noexcept { return {values_.get(), static_cast<std::size_t>(size())}; }
   std::span<const T> span() const noexcept { return {values_.get(), static_cast<std::size_t>(size())}; }
   T* begin() noexcept { return data(); }
   T* end() noexcept { return data() + size(); }
   const T* begin() const noexcept { return data(); }
   const T* end() const noexcept { return data() + size(); }
+  /// Row `row`: an element if the array has one dimension, else a view of N-1 dimensions.
   decltype(auto) operator[](std::int64_t row) const noexcept { return view()[row]; }
   decltype(auto) operator[](std::int64_t row) noexcept { return view()[row]; }
+  /// The element at these indices, one per dimension. Does not check their range.
   template <std::integral... Index>
   const T& operator()(Index... index) const noexcept {
     return view()(index...);
   }
+  /// A copy of all elements, in row-major order.
   std::vector<T> to_vector() const { return {begin(), end()}; }
 
  private:
@@ -71,15 +80,23 @@ class ArrayView {
   using element_type = T;
 
   constexpr ArrayView() = default;
+  /// A view of elements that the caller owns, in row-major order.
   constexpr ArrayView(T* data, const Shape<N>& shape) noexcept : data_(data), shape_(shape) {}
 
+  /// The address of the first element.
   constexpr T* data() const noexcept { return data_; }
+  /// The extents: rows first. With an argument, the extent of this dimension.
   constexpr const Shape<N>& shape() const noexcept { return shape_; }
   constexpr std::int64_t shape(std::size_t dimension) const noexcept { return shape_[dimension]; }
+  /// The first extent; 1 for a scalar.
   constexpr std::int64_t rows() const noexcept { return shape_.rows(); }
+  /// The number of elements of a row; 1 for a scalar.
   constexpr std::int64_t elements_per_row() const noexcept { return shape_.elements_per_row(); }
+  /// The number of elements.
   constexpr std::int64_t size() const noexcept { return shape_.elements(); }
+  /// Whether there are no elements.
   constexpr bool empty() const noexcept { return size() == 0; }
+  /// All elements, in row-major order.
   constexpr std::span<T> span() const noexcept { return {data_, static_cast<std::size_t>(size())}; }
   constexpr T* begin() const noexcept { return data_; }
   constexpr T* end() const noexcept { return data_ + size(); }
@@ -108,6 +125,7 @@ class ArrayView {
     return {data_ + begin * elements_per_row(), part};
   }
 
+  /// The element at these indices, one per dimension. Does not check their range.
   template <std::integral... Index>
     requires(sizeof...(Index) == N)
   constexpr T& operator()(Index... index) const noexcept {
@@ -135,15 +153,19 @@ class Shape {
 
  public:
   constexpr Shape() = default;
+  /// The extents, in elements: `Shape(500, 784)`, or an array of N numbers. Does not check that they are positive.
   template <std::integral... Extents>
     requires(sizeof...(Extents) == N && N > 0)
   constexpr Shape(Extents... extents) noexcept  // NOLINT(google-explicit-constructor): written as {500, 784}
       : extents_{detail::to_extent(extents)...} {}
   explicit constexpr Shape(const std::array<std::int64_t, N>& extents) noexcept : extents_(extents) {}
 
+  /// The number of dimensions, N.
   static constexpr std::size_t dimensions() noexcept { return N; }
+  /// The extent of a dimension.
   constexpr std::int64_t operator[](std::size_t dimension) const noexcept { return extents_[dimension]; }
   constexpr std::int64_t& operator[](std::size_t dimension) noexcept { return extents_[dimension]; }
+  /// All extents.
   constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), N}; }
   /// The first extent; 1 for a scalar.
   constexpr std::int64_t rows() const noexcept {
@@ -157,6 +179,7 @@ class Shape {
     for (const auto extent : extents_) count *= extent;
     return count;
   }
+  /// The product of all extents except the first; 1 for a scalar.
   constexpr std::int64_t elements_per_row() const noexcept {
     std::int64_t count = 1;
     for (std::size_t i = 1; i < N; ++i) count *= extents_[i];

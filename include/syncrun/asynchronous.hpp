@@ -18,8 +18,9 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
-#include "syncrun/detail/master_seam.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/master_interface.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/device.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
@@ -107,14 +108,15 @@ namespace detail {
 /// into = weights[0] into + weights[1] value.
 template <class T, class Worker>
 void combine(Worker& worker, ArrayView<T, 1> into, ArrayView<const T, 1> value, std::array<double, 2> weights) {
-  combine_values(worker.core(), dtype_of<T>, into.data(), value.data(), weights, static_cast<std::size_t>(into.size()));
+  combine_values(HandleAccess::command_loop(worker), dtype_of<T>, into.data(), value.data(), weights,
+                 static_cast<std::size_t>(into.size()));
 }
 
 /// x = x - rate (x - c),  c = c + rate (x - c), both from the values before.
 template <class T, class Worker>
 void elastic_exchange(Worker& worker, Local<T, 1> own, Local<T, 1> center, double rate) {
   const ArrayView<T, 1> before(worker.template scratch<T>(own.size()).data(), own.shape());
-  copy_values(worker.core(), before.data(), own.data(), before.span().size_bytes());
+  copy_values(HandleAccess::command_loop(worker), before.data(), own.data(), before.span().size_bytes());
   combine<T>(worker, own, {center.data(), center.shape()}, {1 - rate, rate});
   combine<T>(worker, center, {before.data(), before.shape()}, {1 - rate, rate});
 }
@@ -124,8 +126,8 @@ template <class T, class Worker>
 void downpour_exchange(Worker& worker, Local<T, 1> own, Local<T, 1> fetched, Local<T, 1> center) {
   combine<T>(worker, center, {own.data(), own.shape()}, {1, 1});
   combine<T>(worker, center, {fetched.data(), fetched.shape()}, {1, -1});
-  copy_values(worker.core(), fetched.data(), center.data(), center.span().size_bytes());
-  copy_values(worker.core(), own.data(), center.data(), center.span().size_bytes());
+  copy_values(HandleAccess::command_loop(worker), fetched.data(), center.data(), center.span().size_bytes());
+  copy_values(HandleAccess::command_loop(worker), own.data(), center.data(), center.span().size_bytes());
 }
 
 /// Keeps the values of the center in case that its only copy is lost with a worker. Does nothing unless the session
@@ -134,7 +136,7 @@ template <class T>
 class CenterKeeper {
  public:
   CenterKeeper(Session& session, const Value<T, 1>& center) : center_(center) {
-    if (replaces_lost_workers(*session.core())) values_ = center.get();
+    if (replaces_lost_workers(*HandleAccess::core(session))) values_ = center.get();
   }
   /// An exchange has started. Starts to fetch the values after it, which the device sends before it begins another round.
   /// Throws the failure of the exchange before it.

@@ -17,7 +17,7 @@
 #include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
@@ -37,6 +37,7 @@ class Checkpoint {
   /// damaged; system if a file cannot be read.
   explicit Checkpoint(const std::filesystem::path& folder) : saved_(detail::open_checkpoint(folder)) {}
 
+  /// Whether the checkpoint has a value of this name.
   bool has_value(std::string_view name) const { return detail::find_value(held(), name) != nullptr; }
   /// Returns a value as text. Throws Error (usage) if no value has that name. The message lists the names that exist.
   const std::string& text(std::string_view name) const { return detail::value_of(held(), name); }
@@ -100,25 +101,25 @@ struct ArrayPlace {
 /// An array to save or to load into, with its name in the checkpoint.
 class NamedArray {
  public:
+  /// An array of the master, under this name.
   template <Element T, std::size_t N>
   NamedArray(std::string_view name, const Data<T, N>& data)
-      : place_{.name = std::string(name), .dtype = dtype_of<T>, .dimensions = N, .data = data.record()} {}
+      : place_{.name = std::string(name), .dtype = dtype_of<T>, .dimensions = N, .data = detail::record_of(data)} {}
   /// Only saving uses `placement`. Checkpoint::load uses the placement that was saved with the array.
   template <Element T, std::size_t N>
   NamedArray(std::string_view name, const Shared<T, N>& variable, Placement placement = Placement::replicated)
       : place_{.name = std::string(name),
                .dtype = dtype_of<T>,
                .dimensions = N,
-               .variable = variable.record(),
+               .variable = detail::record_of(variable),
                .placement = placement} {}
-
-  /// For Syncrun's own code.
-  const detail::ArrayPlace& place() const noexcept { return place_; }
 
  protected:
   explicit NamedArray(detail::ArrayPlace place) : place_(std::move(place)) {}
 
  private:
+  friend struct detail::HandleAccess;
+
   detail::ArrayPlace place_;
 };
 
@@ -127,6 +128,8 @@ class NamedArray {
 class SavedArray : public NamedArray {
  public:
   using NamedArray::NamedArray;
+  /// Values in host memory, under this name: a contiguous range with a shape or of one dimension, or an Array. Throws
+  /// Error (usage) if the number of values does not match the shape.
   template <std::ranges::contiguous_range R, std::size_t N>
     requires Element<std::ranges::range_value_t<R>>
   SavedArray(std::string_view name, const R& values, const Shape<N>& shape)
@@ -147,6 +150,7 @@ class SavedArray : public NamedArray {
 /// A small value of a checkpoint: a number or text. A number is loaded exactly as it was saved.
 class SavedValue {
  public:
+  /// A number or a text, under this name.
   template <detail::Number V>
   SavedValue(std::string_view name, V value) : name_(name) {
     std::array<char, 64> text{};
@@ -154,7 +158,9 @@ class SavedValue {
   }
   SavedValue(std::string_view name, std::string_view text) : name_(name), text_(text) {}
 
+  /// The name.
   const std::string& name() const noexcept { return name_; }
+  /// The value as text.
   const std::string& text() const noexcept { return text_; }
 
  private:
@@ -168,12 +174,12 @@ class SavedValue {
 /// file, or if the copies of a replicated variable differ in shape.
 template <Element T, std::size_t N>
 void save(const std::filesystem::path& file, const Data<T, N>& data) {
-  detail::save_array(file, NamedArray("array", data).place());
+  detail::save_array(file, detail::HandleAccess::place(NamedArray("array", data)));
 }
 template <Element T, std::size_t N>
 void save(const std::filesystem::path& file, const Shared<T, N>& variable,
           Placement placement = Placement::replicated) {
-  detail::save_array(file, NamedArray("array", variable, placement).place());
+  detail::save_array(file, detail::HandleAccess::place(NamedArray("array", variable, placement)));
 }
 
 /// Reads a .npy file into an existing array. The file must have the same element type and number of dimensions. The
@@ -182,11 +188,11 @@ void save(const std::filesystem::path& file, const Shared<T, N>& variable,
 /// load() throws one of these errors, it has not changed the array.
 template <Element T, std::size_t N>
 void load(const std::filesystem::path& file, Data<T, N>& data) {
-  detail::load_array(file, NamedArray("array", data).place());
+  detail::load_array(file, detail::HandleAccess::place(NamedArray("array", data)));
 }
 template <Element T, std::size_t N>
 void load(const std::filesystem::path& file, Shared<T, N>& variable, Placement placement = Placement::replicated) {
-  detail::load_array(file, NamedArray("array", variable, placement).place());
+  detail::load_array(file, detail::HandleAccess::place(NamedArray("array", variable, placement)));
 }
 
 /// Writes arrays and values to a folder, as a checkpoint. The new checkpoint replaces the previous one in the folder,
@@ -200,7 +206,7 @@ SYNCRUN_EXPORT void save_checkpoint(const std::filesystem::path& folder, const s
 
 inline void Checkpoint::load(const std::vector<NamedArray>& arrays) const {
   std::vector<detail::ArrayPlace> places;
-  for (const NamedArray& array : arrays) places.push_back(array.place());
+  for (const NamedArray& array : arrays) places.push_back(detail::HandleAccess::place(array));
   detail::load_arrays(held(), places);
 }
 

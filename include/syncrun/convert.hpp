@@ -11,7 +11,7 @@
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/conversion.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/output.hpp"
 
 namespace syncrun {

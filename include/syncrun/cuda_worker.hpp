@@ -5,7 +5,7 @@
 
 #include "syncrun/any_worker.hpp"
 #include "syncrun/detail/export.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/worker.hpp"
 
 struct CUstream_st;    // cudaStream_t is a CUstream_st*
@@ -20,7 +20,7 @@ namespace syncrun {
 /// outputs. So the body returns without waiting for its work. The reference is valid during the call.
 class SYNCRUN_EXPORT CudaWorker : public AnyWorker {
  public:
-  explicit CudaWorker(detail::WorkerCore& core) noexcept : AnyWorker(core) {}
+  explicit CudaWorker(detail::CommandLoop& core) noexcept : AnyWorker(core) {}
 
   /// The stream for the body's work. It is never the default stream.
   CUstream_st* stream() const;

@@ -14,7 +14,7 @@
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/handle.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/options.hpp"
 
 namespace syncrun {
@@ -36,8 +36,11 @@ class Data {
  public:
   explicit Data(std::shared_ptr<detail::DataRecord> record) noexcept : record_(std::move(record)) {}
 
+  /// The extents: rows first.
   Shape<N> shape() const { return view().shape(); }
+  /// The first extent.
   std::int64_t rows() const { return view().rows(); }
+  /// The number of elements.
   std::int64_t size() const { return view().size(); }
   /// The name of the array in error messages. Can be empty.
   const std::string& name() const { return detail::name_of(held()); }
@@ -46,6 +49,7 @@ class Data {
 
   /// The elements, read-only. The view is valid until the next call of set(), resize() or free().
   ArrayView<const T, N> view() const { return detail::array_of(held()).template view<const T, N>(); }
+  /// The same elements as a span, in row-major order.
   std::span<const T> span() const { return view().span(); }
   /// at() reads one element, and slice() returns a view of some rows. Both throw Error (usage) if an index or the slice
   /// is out of range.
@@ -108,14 +112,12 @@ class Data {
   /// Frees the memory now. The array then has zero rows.
   void free() { detail::free_data(held()); }
 
-  /// For Syncrun's own code: the record of the array.
+ private:
+  friend struct detail::HandleAccess;
   const std::shared_ptr<detail::DataRecord>& record() const {
     held();
     return record_;
   }
-
- private:
-  friend struct detail::HandleAccess;
   detail::DataRecord& held() const { return detail::held(record_, "Data"); }
 
   std::shared_ptr<detail::DataRecord> record_;
@@ -136,17 +138,25 @@ class WriteGuard {
     if (record_) detail::end_write(*record_);
   }
 
+  /// The elements. The members below are those of this view. All members throw Error (usage) if the guard was moved
+  /// from.
   const ArrayView<T, N>& view() const {
     held();
     return view_;
   }
+  /// All elements, in row-major order.
   std::span<T> span() const { return view().span(); }
+  /// The address of the first element.
   T* data() const { return view().data(); }
+  /// The extents: rows first.
   const Shape<N>& shape() const { return view().shape(); }
+  /// The first extent.
   std::int64_t rows() const { return view().rows(); }
   T* begin() const { return view().begin(); }
   T* end() const { return view().end(); }
+  /// Row `row`: an element if the array has one dimension, else a view of N-1 dimensions.
   decltype(auto) operator[](std::int64_t row) const { return view()[row]; }
+  /// The element at these indices, one per dimension. Does not check their range.
   template <std::integral... Index>
   T& operator()(Index... index) const {
     return view()(index...);
@@ -169,8 +179,9 @@ class WriteGuard {
 /// sr::minibatch(noise), {.batch = indices})`.
 template <Element T, std::size_t N>
 struct Minibatch {
-  Data<T, N> data;
+  Data<T, N> data;  ///< The array.
 };
+/// Makes a Minibatch of an array.
 template <Element T, std::size_t N>
 Minibatch<T, N> minibatch(const Data<T, N>& data) {
   return {data};

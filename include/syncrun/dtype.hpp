@@ -13,7 +13,8 @@
 
 namespace syncrun {
 
-/// An element type, as a value at run time.
+/// An element type, as a value at run time: float16, bfloat16, float32 and float64; int8, int16, int32 and int64; uint8,
+/// uint16, uint32 and uint64; and boolean, which is a bool.
 enum class DType : std::uint8_t {
   float16,
   bfloat16,
@@ -58,9 +59,13 @@ SYNCRUN_EXPORT std::string_view to_string(DType dtype) noexcept;
 class float16 {
  public:
   float16() = default;
+  /// The nearest float16. Halfway cases round to even, and too large values to infinity.
   float16(float value) noexcept : bits_(round_from(value)) {}  // NOLINT(google-explicit-constructor)
-  operator float() const noexcept;                             // NOLINT(google-explicit-constructor)
+  /// The same number as a float, exactly.
+  operator float() const noexcept;  // NOLINT(google-explicit-constructor)
+  /// The 16 bits of the number.
   std::uint16_t bits() const noexcept { return bits_; }
+  /// The number with these bits.
   static float16 from_bits(std::uint16_t bits) noexcept { return std::bit_cast<float16>(bits); }
 
  private:
@@ -73,11 +78,15 @@ class float16 {
 class bfloat16 {
  public:
   bfloat16() = default;
+  /// The nearest bfloat16. Halfway cases round to even.
   bfloat16(float value) noexcept : bits_(round_from(value)) {}  // NOLINT(google-explicit-constructor)
-  operator float() const noexcept {                             // NOLINT(google-explicit-constructor)
+  /// The same number as a float, exactly.
+  operator float() const noexcept {  // NOLINT(google-explicit-constructor)
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits_) << 16U);
   }
+  /// The 16 bits of the number.
   std::uint16_t bits() const noexcept { return bits_; }
+  /// The number with these bits.
   static bfloat16 from_bits(std::uint16_t bits) noexcept { return std::bit_cast<bfloat16>(bits); }
 
  private:
@@ -154,6 +163,7 @@ template <class T>
 concept FloatingElement =
     Element<T> && (std::floating_point<T> || std::same_as<T, float16> || std::same_as<T, bfloat16>);
 
+/// The DType of an element type: `dtype_of<float>` is DType::float32.
 template <class T>
 inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 

@@ -21,11 +21,13 @@ struct Failure;
 /// kind.
 class SYNCRUN_EXPORT Error : public std::runtime_error {
  public:
+  /// An error of this kind. `where` is the line of the caller, unless it is given. A program can throw it too.
   Error(ErrorKind kind, const std::string& message, int native_code = 0,
         std::source_location where = std::source_location::current());
   Error(ErrorKind kind, const std::string& message, Failure failure, int native_code = 0,
         std::source_location where = std::source_location::current());
 
+  /// The kind of the error. It says what the caller can do.
   ErrorKind kind() const noexcept { return kind_; }
   /// The error code of the system call, CUDA call or NCCL call that failed: errno, a cudaError_t or an ncclResult_t.
   /// kind() says which one. For a lost
@@ -33,7 +35,9 @@ class SYNCRUN_EXPORT Error : public std::runtime_error {
   int native_code() const noexcept { return native_code_; }
   /// The rank that caused the error, or -1.
   int rank() const noexcept;
+  /// Which worker failed, and what it was doing. Its rank is -1 if no single worker caused the error.
   const Failure& failure() const noexcept { return *failure_; }
+  /// The line that found the error, of the program or of Syncrun.
   const std::source_location& where() const noexcept { return where_; }
 
  private:
@@ -63,8 +67,8 @@ SYNCRUN_EXPORT std::string_view to_string(ErrorKind kind) noexcept;
 
 /// The state of one worker when the deadline of a call passed. "The call" below is the call whose deadline passed.
 struct RankState {
-  int rank = -1;
-  int pid = 0;
+  int rank = -1;       ///< Rank of the worker.
+  int pid = 0;         ///< Process id of the worker.
   std::string device;  ///< The worker's device, such as "cpu3".
   /// The name of the call that the worker was running. If the worker was idle, and had not finished the call whose
   /// deadline passed, this is the name of that call. If it was idle and had finished it, this is empty.

@@ -14,7 +14,7 @@
 #include "syncrun/convert.hpp"
 #include "syncrun/detail/body.hpp"
 #include "syncrun/detail/handle.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/detail/signature.hpp"
 #include "syncrun/detail/target.hpp"
 #include "syncrun/device.hpp"
@@ -60,15 +60,6 @@ class Function {
     return Future<R>(session_, call.launch(), choice_);
   }
 
-  /// For Syncrun's own code: makes one call, and returns how long each rank has worked, in ns per row. See
-  /// Session::balance.
-  [[nodiscard]] std::vector<double> measure(typename detail::Parameter<Passed>::Passed... arguments,
-                                            const CallOptions& options = {}) const {
-    detail::CallBuilder call(record_, target_.ranks(), options, choice_);
-    (detail::Parameter<Passed>::add(call, arguments), ...);
-    return call.measure();
-  }
-
   /// Returns the same function for one rank only. That rank computes all rows: `f.on_rank(0)(x, y)`.
   [[nodiscard]] Function on_rank(int rank) const {
     held();
@@ -112,12 +103,14 @@ class Function {
     return detail::make_inputs(session_, typename detail::DataOnly<detail::TypeList<>, Passed...>::type{}, values...);
   }
 
+  /// The name of the function in error messages.
   const std::string& name() const { return detail::name_of(held()); }
 
   /// Describes the function as text, on several lines: its name; the kind, type and dimensions of each argument; each
   /// output with its reduction; and the kinds of devices for which the function has a body. `stream << f` prints the
   /// same text.
   std::string describe() const { return detail::describe(held()); }
+  /// Writes describe() to the stream.
   template <class Stream>
     requires requires(Stream& stream, const std::string& text) { stream << text; }
   friend Stream& operator<<(Stream& stream, const Function& function) {
@@ -127,6 +120,13 @@ class Function {
 
  private:
   friend struct detail::HandleAccess;
+  /// See HandleAccess::measure.
+  [[nodiscard]] std::vector<double> measure(typename detail::Parameter<Passed>::Passed... arguments,
+                                            const CallOptions& options = {}) const {
+    detail::CallBuilder call(record_, target_.ranks(), options, choice_);
+    (detail::Parameter<Passed>::add(call, arguments), ...);
+    return call.measure();
+  }
   detail::FunctionRecord& held() const { return detail::held(record_, "Function"); }
 
   std::shared_ptr<detail::SessionCore> session_;
@@ -139,6 +139,7 @@ class Function {
 template <class R, class... Passed>
 class PlacedFunction {
  public:
+  /// Function::on makes it.
   explicit PlacedFunction(Function<R, Passed...> function) noexcept : function_(std::move(function)) {}
 
   /// As Function::operator(). If the function returns nothing, or all its results are of type Keep, the call starts and
@@ -170,19 +171,9 @@ class Future {
          const detail::OutputChoice* choice) noexcept
       : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
 
-  /// Returns true if get() would not block: the result has arrived, or the call has failed. Returns false after get().
-  /// Never blocks.
-  ///
-  /// Only the time during which the program waits counts towards the deadline of a call. A program that asks is_ready()
-  /// again and again also waits: each is_ready() adds the time since the previous one, but at most 500 ms. If a call's
-  /// deadline passes, is_ready() returns true, and get() throws.
-  ///
-  /// If a worker was lost and the session does not replace workers, the session is over. is_ready() then returns true.
-  /// get() finds out the cause, which may take a moment, and throws. If the session replaces lost workers, the calls
-  /// that do not need the lost worker still run, and are ready once they are done. The remaining workers give up the
-  /// calls that need the lost worker. The futures of the calls that were given up become ready when the remaining
-  /// workers have no call in flight any more. If get() is called on one of these futures, it throws. The first such
-  /// get() also starts the new worker.
+  /// Returns true if the result has arrived or the call has failed. Returns false after get(). Never blocks. A call fails
+  /// too if its deadline passes: the time since the previous is_ready(), but at most 500 ms, counts as waiting. After the
+  /// loss of a worker, see docs/failures.md ("A lost worker is replaced").
   bool is_ready() const {
     detail::SessionCore& session = detail::held(session_, "Future");
     return result_ && detail::is_ready(session, *result_);

@@ -9,8 +9,11 @@
 
 namespace syncrun {
 
-namespace detail {
+namespace detail::worker::call {
 class StepGradient;
+}  // namespace detail::worker::call
+namespace detail {
+using worker::call::StepGradient;
 }  // namespace detail
 
 /// The type of a parameter `GradientReady&`, which only the body of a train step can have (train_step.hpp). A backward

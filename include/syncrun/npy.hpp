@@ -10,7 +10,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/export.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/dtype.hpp"
 
 namespace syncrun {
@@ -35,7 +35,7 @@ SYNCRUN_EXPORT NpyInfo npy_info(const std::filesystem::path& file);
 
 /// The contents of the header of a .npy file.
 struct NpyInfo {
-  DType dtype{};
+  DType dtype{};                    ///< The element type.
   std::vector<std::int64_t> shape;  ///< Empty if the file contains a single number.
 };
 

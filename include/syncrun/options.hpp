@@ -44,11 +44,15 @@ struct SessionOptions {
   /// Folder for the output of the workers, one file per worker. Syncrun makes the folder if it does not exist. Empty:
   /// no files.
   std::string log_dir{};
-  /// File for the profile, a table of the times that the phases of calls took. Syncrun writes the profile when the
-  /// session ends. "-": Syncrun writes it to standard error. Empty: no profile. See Session::profile.
+  /// File for the profile, a table of the times that the phases of calls took. Syncrun writes it when the session ends.
+  /// If the name ends in ".json", it writes JSON. "-": standard error. Empty: no profile. See Session::profile.
   std::string profile{};
   /// File for a trace of all calls on all ranks, for Perfetto or chrome://tracing. Empty: no trace.
   std::string trace{};
+  /// Where metrics go, in the text format of Prometheus: a file that Syncrun replaces every second, `unix:PATH` for a
+  /// socket, or a port of the loopback interface ("9090"). "-": standard error, when the session ends. Empty: no
+  /// metrics. See Session::metrics.
+  std::string metrics{};
   /// Left out: LogLevel::warning.
   std::optional<LogLevel> log_level{};
 };
@@ -61,11 +65,12 @@ enum class OnWorkerLost : std::uint8_t {
 
 /// Rows [begin, end).
 struct Slice {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
+  std::int64_t begin = 0;  ///< The first row.
+  std::int64_t end = 0;    ///< One past the last row.
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
+/// A list of row indices: a range of integers whose size is known.
 template <class R>
 concept IndexRange = std::ranges::sized_range<R> && std::integral<std::ranges::range_value_t<R>> &&
                      !std::same_as<std::ranges::range_value_t<R>, bool>;
@@ -76,15 +81,18 @@ concept IndexRange = std::ranges::sized_range<R> && std::integral<std::ranges::r
 /// result arrives.
 class Rows {
  public:
+  /// What is selected: `all` rows, a `slice`, or the rows of a `list` of indices.
   enum class Kind : std::uint8_t { all, slice, list };
 
   Rows() = default;
+  /// The rows of a slice.
   Rows(Slice slice) noexcept : kind_(Kind::slice), slice_(slice) {}  // NOLINT(google-explicit-constructor)
   /// The first `count` rows.
   template <std::integral I>
     requires(!std::same_as<I, bool>)
   Rows(I count) noexcept  // NOLINT(google-explicit-constructor)
       : kind_(Kind::slice), slice_{0, widen(count)}, beyond_(beyond(count)) {}
+  /// The rows with these indices, in this order.
   template <IndexRange R>
   Rows(const R& indices) noexcept  // NOLINT(google-explicit-constructor): written as {.batch = shuffled}
       : kind_(Kind::list),
@@ -100,7 +108,9 @@ class Rows {
           return std::string();
         }) {}
 
+  /// What is selected.
   Kind kind() const noexcept { return kind_; }
+  /// The slice. For a list, the positions in it: [0, count()). Zero for Kind::all.
   Slice slice() const noexcept { return slice_; }
   /// The number of selected rows. 0 for Kind::all.
   std::int64_t count() const noexcept {
@@ -144,6 +154,7 @@ class Rows {
 class LocalRows {
  public:
   LocalRows() = default;
+  /// One selection for all ranks, as in Rows: a slice, the first `count` rows, or a list of indices.
   LocalRows(Slice slice) noexcept : all_(slice) {}  // NOLINT(google-explicit-constructor)
   template <std::integral I>
     requires(!std::same_as<I, bool>)
@@ -162,9 +173,13 @@ class LocalRows {
     for (const auto& rows : by_rank) by_rank_.emplace_back(rows);
   }
 
+  /// Whether anything is selected. Otherwise, the selection is all rows.
   bool is_given() const noexcept { return is_per_rank_ || all_.kind() != Rows::Kind::all; }
+  /// Whether there is one selection per rank.
   bool is_per_rank() const noexcept { return is_per_rank_; }
+  /// The number of selections, if there is one per rank. Otherwise 0.
   std::size_t ranks() const noexcept { return by_rank_.size(); }
+  /// The selection of a rank, from 0.
   const Rows& of_rank(int rank) const noexcept {
     return is_per_rank_ ? by_rank_[static_cast<std::size_t>(rank)] : all_;
   }
@@ -180,10 +195,12 @@ class LocalRows {
 class RowCount {
  public:
   RowCount() = default;
+  /// This number of rows.
   template <std::integral I>
     requires(!std::same_as<I, bool>)
   RowCount(I count) noexcept : rows_(count) {}  // NOLINT(google-explicit-constructor): written as {.rows = 1000}
 
+  /// Whether a number is given.
   bool is_given() const noexcept { return rows_.kind() != Rows::Kind::all; }
   /// The number of rows. -1 if the caller's number is too large for an int64. 0 if none was given.
   std::int64_t count() const noexcept { return rows_.slice().end; }
@@ -229,7 +246,7 @@ enum class Route : std::uint8_t {
 /// Options of a collective on shared variables, passed as its last argument:
 /// `w.all_reduce(sr::Reduction::sum, {.route = sr::Route::host})`.
 struct CollectiveOptions {
-  Route route = Route::device;
+  Route route = Route::device;  ///< Through which memory the values go.
 };
 
 /// Options of Shared::scatter and Shared::set, passed as the last argument.

@@ -7,13 +7,15 @@
 //
 // Each rank's body returns that rank's values. The caller gets the same struct with the reduced values.
 
-#include <cstring>
+#include <cstddef>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/call.hpp"
-#include "syncrun/detail/elements.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/result_array.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
@@ -21,55 +23,28 @@ namespace syncrun {
 class CpuWorker;
 class CudaWorker;
 
-/// A result that is an array of N >= 1 dimensions. Movable, not copyable.
+/// A result that is an array of N >= 1 dimensions. The body makes it from the worker and a shape, and fills it, or makes it
+/// from values in host memory and a shape. Movable, not copyable.
 template <Reduction kReduction, Element T, std::size_t N>
-class Output {
+class Output : public detail::ResultArray<T, N> {
   static_assert(kReduction != Reduction::avg || FloatingElement<T>, "an average needs a floating-point element type");
   static_assert(kReduction == Reduction::avg || detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
+  using Base = detail::ResultArray<T, N>;
 
  public:
-  using element_type = T;
+  /// How the values of all ranks become one.
   static constexpr Reduction reduction = kReduction;
-  static constexpr std::size_t dimensions = N;
 
   Output() = default;
-  /// Called by the body: makes a zero-filled result in the device's memory. The body then fills it. Throws Error
-  /// (system) if there is not enough memory.
-  Output(CpuWorker& worker, const Shape<N>& shape)
-      : shape_(shape), buffer_(detail::allocate_output(worker, detail::checked_size(dtype_of<T>, shape.extents()))) {}
-  Output(CudaWorker& worker, const Shape<N>& shape)
-      : shape_(shape), buffer_(detail::allocate_output(worker, detail::checked_size(dtype_of<T>, shape.extents()))) {}
-  /// Called by the body: makes a result and copies values into it from host memory. Throws Error (usage) if the number
-  /// of values does not match the shape.
-  Output(std::span<const T> values, const Shape<N>& shape) : shape_(shape) {
-    detail::check_count(values.size(), shape.extents());
-    buffer_ = detail::allocate_on_heap(values.size_bytes());
-    if (!values.empty()) std::memcpy(buffer_.data(), values.data(), values.size_bytes());
-  }
-  /// For Syncrun's own code: takes over memory.
-  Output(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : shape_(shape), buffer_(std::move(buffer)) {}
+  using Base::Base;
 
-  const Shape<N>& shape() const noexcept { return shape_; }
-  std::int64_t rows() const noexcept { return shape_.rows(); }
-  std::int64_t size() const noexcept { return shape_.elements(); }
-  T* data() const noexcept { return static_cast<T*>(buffer_.data()); }
-  ArrayView<T, N> view() const noexcept { return {data(), shape_}; }
-  std::span<T> span() const noexcept { return {data(), static_cast<std::size_t>(size())}; }
-  T* begin() const noexcept { return data(); }
-  T* end() const noexcept { return data() + size(); }
-  decltype(auto) operator[](std::int64_t row) const noexcept { return view()[row]; }
-  template <std::integral... Index>
-  T& operator()(Index... index) const noexcept {
-    return view()(index...);
-  }
-  std::vector<T> to_vector() const { return {begin(), end()}; }
+  /// A copy of all elements, in row-major order.
+  std::vector<T> to_vector() const { return {this->begin(), this->end()}; }
 
-  /// For Syncrun's own code: gives up the memory.
-  detail::OutputBuffer release() noexcept { return std::move(buffer_); }
-
- private:
-  Shape<N> shape_{};
-  detail::OutputBuffer buffer_;
+ protected:
+  friend struct detail::HandleAccess;
+  /// Takes over memory.
+  Output(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : Base(shape, std::move(buffer)) {}
 };
 
 /// A result that is one number.
@@ -81,12 +56,17 @@ class Output<kReduction, T, 0> {
 
  public:
   using element_type = T;
+  /// How the values of all ranks become one.
   static constexpr Reduction reduction = kReduction;
+  /// A number has no dimensions.
   static constexpr std::size_t dimensions = 0;
 
   constexpr Output() = default;
-  constexpr Output(T value) noexcept : value_(value) {}     // NOLINT(google-explicit-constructor): return loss;
+  /// The number that the body returns: `return loss;`.
+  constexpr Output(T value) noexcept : value_(value) {}  // NOLINT(google-explicit-constructor): return loss;
+  /// The same as value().
   constexpr operator T() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
+  /// The number: on a worker, that of this rank; in the master, that of all ranks.
   constexpr T value() const noexcept { return value_; }
 
   /// Called by a body on a CUDA device: makes a result from a number in device memory. The body's work on the stream
@@ -97,13 +77,12 @@ class Output<kReduction, T, 0> {
     output.place_ = place;
     return output;
   }
-  /// For Syncrun's own code: the device address of the number; null if the number is stored in this object (see
-  /// value()).
-  constexpr const T* place() const noexcept { return place_; }
 
  private:
+  friend struct detail::HandleAccess;
+
   T value_{};
-  const T* place_ = nullptr;
+  const T* place_ = nullptr;  // the device address of the number; null if it is value_
 };
 
 // clang-format off
@@ -139,10 +118,10 @@ class Stack : public Output<Reduction::gather, T, N> {
   Stack(T value)  // NOLINT(google-explicit-constructor): .loss = loss
     requires(N == 1)
       : Base(std::span<const T>(&value, 1), Shape<1>(1)) {}
-  /// For Syncrun's own code: takes over memory.
-  Stack(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : Base(shape, std::move(buffer)) {}
 
  private:
+  friend struct detail::HandleAccess;
+  Stack(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : Base(shape, std::move(buffer)) {}
   static Shape<N> as_row(const Shape<N - 1>& own) noexcept {
     Shape<N> shape;
     shape[0] = 1;

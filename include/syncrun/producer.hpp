@@ -13,7 +13,7 @@
 
 #include "syncrun/detail/batch.hpp"
 #include "syncrun/detail/helper.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/options.hpp"
 
 namespace syncrun {

@@ -16,8 +16,8 @@ namespace syncrun {
 /// for the phase in which the host waits for it.
 struct PhaseTimes {
   std::chrono::nanoseconds median{};  ///< The error is at most 3 %.
-  std::chrono::nanoseconds max{};
-  std::chrono::nanoseconds total{};
+  std::chrono::nanoseconds max{};     ///< The longest.
+  std::chrono::nanoseconds total{};   ///< The sum over all calls.
 };
 
 /// The times of all calls of one function, either on one rank or in the master. If a call has several slices, the time
@@ -30,13 +30,13 @@ struct CallProfile {
   /// not. Neither the time in which a call waits behind others, nor the time until the program asks for its result,
   /// counts.
   int rank = -1;
-  std::int64_t calls = 0;  ///< The number of calls in which the rank took part.
-  PhaseTimes whole;        ///< The whole call.
-  PhaseTimes inputs;       ///< The rank gets its rows of the inputs.
-  PhaseTimes function;     ///< The body runs.
-  PhaseTimes collective;   ///< The rank is in a collective that the body or the master called.
-  PhaseTimes waiting;      ///< The rank waits for the other ranks to return.
-  PhaseTimes reduction;    ///< The rank reduces outputs and stores the results of updates.
+  std::int64_t calls = 0;   ///< The number of calls in which the rank took part.
+  PhaseTimes whole{};       ///< The whole call.
+  PhaseTimes inputs{};      ///< The rank gets its rows of the inputs.
+  PhaseTimes function{};    ///< The body runs.
+  PhaseTimes collective{};  ///< The rank is in a collective that the body or the master called.
+  PhaseTimes waiting{};     ///< The rank waits for the other ranks to return.
+  PhaseTimes reduction{};   ///< The rank reduces outputs and stores the results of updates.
 };
 
 /// Formats a profile as a table with one line per function and rank. Each line has the median and the largest time of

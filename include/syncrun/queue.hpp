@@ -16,7 +16,7 @@
 
 #include "syncrun/detail/batch.hpp"
 #include "syncrun/detail/handle.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/producer.hpp"
 
 namespace syncrun {
@@ -66,8 +66,11 @@ class BatchQueue {
     using difference_type = std::ptrdiff_t;
     using iterator_concept = std::input_iterator_tag;
     Iterator() = default;
+    /// Takes the first batch out of the queue, as next() does.
     explicit Iterator(BatchQueue& queue) : queue_(&queue), batch_(queue.next()) {}
+    /// The present batch.
     const Batch& operator*() const noexcept { return *batch_; }
+    /// A member of the present batch.
     const Batch* operator->() const noexcept { return &*batch_; }
     Iterator& operator++() {
       batch_.reset();  // before next(), because the producer may wait for the memory of this batch
@@ -84,7 +87,9 @@ class BatchQueue {
   Iterator begin() { return Iterator(*this); }
   std::default_sentinel_t end() const noexcept { return {}; }
 
+  /// The name of the queue in error messages.
   const std::string& name() const { return detail::name_of(held()); }
+  /// The number of batches that can exist at once (QueueOptions::capacity).
   int capacity() const { return detail::capacity_of(held()); }
   /// The process ids of the producers on the master's node, by index.
   std::vector<int> producer_pids() const { return detail::producer_pids_of(held()); }
@@ -120,7 +125,7 @@ struct QueueOptions {
   /// that the program still holds. The batches are divided evenly among the producers, at least one for each.
   /// Left out: two batches for each producer.
   std::optional<int> capacity{};
-  BatchOrder order = BatchOrder::round_robin;
+  BatchOrder order = BatchOrder::round_robin;  ///< The order in which batches come out.
   /// The name of the queue in error messages. Empty: the name of the producers' function.
   std::string name{};
   /// Environment variables of the producers. Syncrun adds or replaces these variables before it starts the producers.
@@ -129,7 +134,7 @@ struct QueueOptions {
   std::optional<std::chrono::milliseconds> timeout{};
   /// How long producers may take to end by themselves in close(). After that, Syncrun kills them.
   std::chrono::milliseconds grace{5000};
-  ProducerPlaces places = ProducerPlaces::first_node;
+  ProducerPlaces places = ProducerPlaces::first_node;  ///< The nodes on which the producers run.
 };
 
 }  // namespace syncrun

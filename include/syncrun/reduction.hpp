@@ -1,6 +1,7 @@
 #pragma once
 
-// Reduction: how values from several ranks, or from several slices, are combined into one.
+// Reduction: how values from several ranks, or from several slices, are combined into one. In
+// `op`, each reduction is a type, and `value` is its Reduction.
 
 #include <cstdint>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 namespace syncrun {
 
+/// How values of several ranks or slices become one.
 enum class Reduction : std::uint8_t {
   /// Mean. In functions, the weight of each rank and slice is its number of rows, so the result is the exact mean over
   /// all rows, even if the shares differ.
@@ -26,11 +28,11 @@ SYNCRUN_EXPORT std::string_view to_string(Reduction reduction) noexcept;
 /// The reductions as types, for the signatures of functions: `Update<op::sum, float, 1>`.
 namespace op {
 // clang-format off
-struct avg  { static constexpr Reduction value = Reduction::avg; };
-struct sum  { static constexpr Reduction value = Reduction::sum; };
-struct min  { static constexpr Reduction value = Reduction::min; };
-struct max  { static constexpr Reduction value = Reduction::max; };
-struct prod { static constexpr Reduction value = Reduction::prod; };
+struct avg  { static constexpr Reduction value = Reduction::avg; };   ///< The mean, weighted by rows.
+struct sum  { static constexpr Reduction value = Reduction::sum; };   ///< The sum.
+struct min  { static constexpr Reduction value = Reduction::min; };   ///< The smallest.
+struct max  { static constexpr Reduction value = Reduction::max; };   ///< The largest.
+struct prod { static constexpr Reduction value = Reduction::prod; };  ///< The product.
 // clang-format on
 }  // namespace op
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "syncrun/detail/export.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/session.hpp"
 
 namespace syncrun {

@@ -18,12 +18,13 @@
 #include "syncrun/convert.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/construct.hpp"
-#include "syncrun/detail/master_seam.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/device.hpp"
 #include "syncrun/device_memory.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
+#include "syncrun/metrics.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/profile.hpp"
 #include "syncrun/queue.hpp"
@@ -49,6 +50,7 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  /// The number of workers, which is the number of ranks.
   int world_size() const noexcept { return static_cast<int>(devices().size()); }
   /// The names of the devices, by rank: "cpu0", "cpu1", ... If the session has several nodes, the node comes first:
   /// "n1:cpu0".
@@ -208,11 +210,11 @@ class Session {
   /// The same with the present values of a Data.
   template <Element T, std::size_t N>
   Value<T, N> value(const Data<T, N>& data, const Device& device, std::string_view name = {}) {
-    return Value<T, N>(detail::make_value(core_, data.record(), &device, name));
+    return detail::HandleAccess::make<Value<T, N>>(detail::make_value(core_, detail::record_of(data), &device, name));
   }
   template <Element T, std::size_t N>
   Value<T, N> value(const Data<T, N>& data, std::string_view name = {}) {
-    return Value<T, N>(detail::make_value(core_, data.record(), nullptr, name));
+    return detail::HandleAccess::make<Value<T, N>>(detail::make_value(core_, detail::record_of(data), nullptr, name));
   }
 
   /// Returns the variable with the name `name`. Throws Error (usage) if no variable has this name, or if the variable
@@ -223,10 +225,10 @@ class Session {
     return Shared<T, N>(detail::find_variable(*core_, name, dtype_of<T>, N));
   }
 
-  /// Collectives on several variables in one call: `session.all_reduce({weights, bias}, sr::Reduction::avg)`. Each of
-  /// these functions does for all variables of the list what the function of the same name in Shared does for one. The
-  /// variables may have any element types and shapes. On GPUs, the call is one NCCL group, if NCCL supports the
-  /// operation. The master checks all variables before it sends anything to the workers.
+  /// Collectives on several variables in one call: `session.all_reduce({weights, bias}, sr::Reduction::avg)`. broadcast,
+  /// all_gather, all_reduce, reduce and reduce_scatter do for all variables of the list what the function of the same
+  /// name in Shared does for one. The variables may have any element types and shapes. On GPUs, the call is one NCCL
+  /// group, if NCCL supports the operation. The master checks all variables before it sends anything to the workers.
   void broadcast(const SharedList& variables, int root, const CollectiveOptions& options = {}) {
     detail::broadcast_copies(resolve(variables, "broadcast"), root, options);
   }
@@ -242,8 +244,8 @@ class Session {
   void reduce_scatter(const SharedList& variables, Reduction reduction, const CollectiveOptions& options = {}) {
     detail::reduce_scatter_copies(resolve(variables, "reduce_scatter"), reduction, options);
   }
-  /// Copy values from the master to several variables in one call. Each does the same as Shared::broadcast or
-  /// Shared::scatter does for one variable: `session.scatter({{images, x}, {labels, y}}, {.batch = shuffled})`.
+  /// broadcast and scatter copy values from the master to several variables in one call, as Shared::broadcast and
+  /// Shared::scatter do for one variable: `session.scatter({{images, x}, {labels, y}}, {.batch = shuffled})`.
   void broadcast(std::initializer_list<Assignment> assignments) {
     detail::broadcast_values(detail::resolve(*core_, {assignments.begin(), assignments.size()}, "broadcast"));
   }
@@ -382,23 +384,25 @@ class Session {
   /// Throws Error (usage) unless SessionOptions::profile or SessionOptions::trace is set (`syncrun --profile`,
   /// `syncrun --trace`).
   [[nodiscard]] std::vector<CallProfile> profile() { return detail::profile_of(*core_); }
+  /// Returns what each rank has done so far, by rank. Waits for calls in flight first. to_string() makes the text of
+  /// Prometheus from it. Throws Error (usage) unless SessionOptions::metrics is set (`syncrun --metrics`).
+  [[nodiscard]] std::vector<RankMetrics> metrics() { return detail::metrics_of(*core_); }
 
   /// Ends the session: waits for calls in flight, and then ends and reaps the workers. After that, using anything made
   /// from the session is an error. Throws Error if a worker did not end normally, or if a call failed and the program
   /// had dropped its future. The workers have ended even if close() throws.
   void close() { detail::close_session(*core_); }
 
-  /// For Syncrun's own code: the handle of the session.
-  const std::shared_ptr<detail::SessionCore>& core() const noexcept { return core_; }
-
  private:
+  friend struct detail::HandleAccess;
+
   template <class F, class... Arguments>
   std::vector<double> balance_with(const F& f, const Arguments&... arguments) {
     if (detail::HandleAccess::session(f) != core_) {
       throw Error(ErrorKind::usage, "balance: '" + f.name() + "' is of another session");
     }
     std::array<std::vector<double>, detail::kBalanceCalls> times_by_call;
-    for (auto& times : times_by_call) times = f.measure(arguments...);
+    for (auto& times : times_by_call) times = detail::HandleAccess::measure(f, arguments...);
     return detail::set_measured_weights(*core_, times_by_call);
   }
   template <class Futures>
@@ -445,7 +449,7 @@ class Session {
   auto make_value(const R& values, const Shape<N>& shape, const Device* device, std::string_view name) {
     using T = std::ranges::range_value_t<R>;
     detail::check_count(detail::count_of(values), shape.extents());
-    return Value<T, N>(
+    return detail::HandleAccess::make<Value<T, N>>(
         detail::make_value(core_, dtype_of<T>, shape.extents(), std::ranges::data(values), device, name));
   }
 

@@ -11,7 +11,7 @@
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/handle.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/reduction.hpp"
 
@@ -147,6 +147,7 @@ class Shared {
     detail::set_on_rank(delivery_of(data), rank, options);
   }
 
+  /// The shape of the copy on a rank. The rows of copies can differ. Throws Error (usage) if there is no such rank.
   Shape<N> shape(int rank) const { return detail::to_shape<N>(detail::extents_of(held(), rank)); }
   /// The shapes of all copies, by rank.
   std::vector<Shape<N>> shapes() const {
@@ -160,23 +161,24 @@ class Shared {
     for (const auto& extents : detail::all_extents(held())) lengths.push_back(extents[0]);
     return lengths;
   }
+  /// The name of the variable in error messages.
   const std::string& name() const { return detail::name_of(held()); }
 
-  /// For Syncrun's own code: the record of the variable.
+ private:
+  friend struct detail::HandleAccess;
   const std::shared_ptr<detail::VariableRecord>& record() const {
     held();
     return record_;
   }
-
- private:
-  friend struct detail::HandleAccess;
   detail::VariableRecord& held() const { return detail::held(record_, "Shared"); }
   template <class R>
   detail::Delivery delivery_of(const R& values, const Shape<N>& shape) const {
     detail::check_count(detail::count_of(values), shape.extents());
     return {.variable = record(), .values = std::ranges::data(values), .extents = detail::to_extents(shape)};
   }
-  detail::Delivery delivery_of(const Data<T, N>& data) const { return {.variable = record(), .data = data.record()}; }
+  detail::Delivery delivery_of(const Data<T, N>& data) const {
+    return {.variable = record(), .data = detail::record_of(data)};
+  }
 
   std::shared_ptr<detail::VariableRecord> record_;
 };

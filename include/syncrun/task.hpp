@@ -13,8 +13,8 @@
 
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/helper.hpp"
-#include "syncrun/detail/master_seam.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun {
@@ -79,6 +79,7 @@ class Task {
     if constexpr (!std::is_void_v<R>) return detail::from_bytes<R>(bytes);
   }
 
+  /// The name of the task in error messages.
   const std::string& name() const { return detail::name_of(held()); }
   /// The id of the task's process.
   int pid() const { return detail::pid_of(held()); }

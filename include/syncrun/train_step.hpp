@@ -10,13 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/detail/step.hpp"
 #include "syncrun/detail/step_plan.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/train_step_options.hpp"
 #include "syncrun/updates.hpp"
 
 namespace syncrun {
@@ -27,6 +29,7 @@ namespace syncrun {
 template <UpdateRule Rule, class T, class R, class Inner, class... Passed>
 class TrainStep {
  public:
+  /// The number of state vectors of the rule.
   static constexpr std::size_t kStates = Rule::kState.size();
 
   /// Computes the gradient over all rows of the call, averages it over all ranks, and updates the parameters. After
@@ -85,6 +88,7 @@ class TrainStep {
     check_held();
     return steps_;
   }
+  /// Sets the number of steps so far. Throws Error (usage) if it is negative.
   void set_steps(std::int64_t steps) {
     check_held();
     if (steps < 0) throw Error(ErrorKind::usage, "set_steps: steps is at least 0, got " + std::to_string(steps));
@@ -98,7 +102,9 @@ class TrainStep {
       throw Error(ErrorKind::usage, "gradient_norm: the step has no clip_norm, so it computes no norm");
     return plan_.get(0)[detail::StepPlan::kNorm];
   }
+  /// How the state is divided among the ranks.
   StepForm form() const noexcept { return form_; }
+  /// The name of the step in error messages.
   const std::string& name() const {
     check_held();
     return function_.name();
@@ -129,16 +135,18 @@ class TrainStep {
     Rule numbered = rule;
     if constexpr (requires { numbered.step; }) numbered.step = steps_ + 1;
     detail::check_update_rule(detail::UpdateKindOf<Rule>::value, &numbered);
-    if (detail::is_gone_somewhere(*gradient_.record(), *params_.record()))
-      detail::zero_like(*gradient_.record(), *params_.record(), detail::Zeros::like_all);
+    detail::VariableRecord& params = *detail::record_of(params_);
+    detail::VariableRecord& gradient = *detail::record_of(gradient_);
+    detail::VariableRecord& slice_gradient = *detail::record_of(slice_gradient_);
+    if (detail::is_gone_somewhere(gradient, params)) detail::zero_like(gradient, params, detail::Zeros::like_all);
     std::array<const detail::VariableRecord*, kStates> state;
-    for (std::size_t i = 0; i < kStates; ++i) state[i] = state_[i].record().get();
-    detail::check_step_variables(*params_.record(), *gradient_.record(), state, form_);
+    for (std::size_t i = 0; i < kStates; ++i) state[i] = detail::record_of(state_[i]).get();
+    detail::check_step_variables(params, gradient, state, form_);
     // The first call with several slices makes room for the gradient of one slice.
-    const bool wants_room = options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record());
-    if (wants_room || detail::is_gone_somewhere(*slice_gradient_.record(), *params_.record()))
-      detail::zero_like(*slice_gradient_.record(), *params_.record(), detail::Zeros::like_all);
-    if (detail::is_gone_somewhere(*plan_.record(), *params_.record())) plan_.broadcast(plan_numbers_);
+    const bool wants_room = options.slices > 1 && !detail::is_as_long_as(slice_gradient, params);
+    if (wants_room || detail::is_gone_somewhere(slice_gradient, params))
+      detail::zero_like(slice_gradient, params, detail::Zeros::like_all);
+    if (detail::is_gone_somewhere(*detail::record_of(plan_), params)) plan_.broadcast(plan_numbers_);
     ++steps_;
     return numbered;
   }
@@ -158,26 +166,6 @@ class TrainStep {
   std::vector<double> plan_numbers_;
   StepForm form_;
   std::int64_t steps_ = 0;
-};
-
-/// Options of a training step.
-struct TrainStepOptions {
-  StepForm form = StepForm::replicated;
-  /// The name of the step in error messages. Empty: the name of the body.
-  std::string_view name{};
-  /// The size of a bucket in bytes. A bucket is a part of the gradient. If the body takes a GradientReady&, the ranks
-  /// average finished buckets while the body computes the rest of the gradient. 0: the ranks average the whole gradient
-  /// after the body has returned. Between GPUs with NVLink, the copy engines of the GPUs move buckets that are larger
-  /// than 1 MiB and at most 16 MiB. For these buckets, the multiprocessors only add the values. So more multiprocessors
-  /// are free for the body. Kernels move all other buckets. Kernels also move the last bucket, whatever its size.
-  std::size_t bucket_bytes = std::size_t{16} << 20U;
-  /// Parts of the parameters with other learning rates or weight decays, in ascending order and without overlaps.
-  std::vector<ParameterGroup> groups{};
-  /// The largest norm of the whole gradient, over all parameters that are not frozen. A larger gradient is scaled down to
-  /// it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the
-  /// parameters are as before, and the step throws Error (function). On a CUDA device, it does not throw, because the host
-  /// does not wait for the norm: look at TrainStep::gradient_norm(). 0: no clipping.
-  double clip_norm = 0;
 };
 
 namespace detail {
@@ -226,21 +214,24 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
       sizeof...(Others) == 0 || (BodyTraits<Pointer>::kDevice == BodyDevice::cpu &&
                                  ((BodyTraits<typename PointerIn<Others>::type>::kDevice == BodyDevice::cuda) && ...)),
       "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
-  check_step_params(*params.record());
+  check_step_params(*record_of(params));
   std::vector<double> plan_numbers = make_step_plan(options.groups, options.clip_norm, params.shape(0)[0]);
   const std::array<Body, 1 + sizeof...(Others)> bodies{
       make_step_body<Rule>(body, options.form, options.bucket_bytes),
       make_step_body<Rule>(others, options.form, options.bucket_bytes)...};
-  Inner function(session.core(),
-                 define_function(session.core(), Types::Body::Sig::info(), bodies, options.name, object));
+  Inner function(HandleAccess::core(session),
+                 define_function(HandleAccess::core(session), Types::Body::Sig::info(), bodies, options.name, object));
   const auto vector = [&](std::string_view name, Zeros zeros) {
-    Shared<T, 1> made = session.shared<T, 1>(unused_name(*session.core(), params.name() + "." + std::string(name)));
-    zero_like(*made.record(), *params.record(), zeros);
+    Shared<T, 1> made =
+        session.shared<T, 1>(unused_name(*HandleAccess::core(session), params.name() + "." + std::string(name)));
+    zero_like(*record_of(made), *record_of(params), zeros);
     return made;
   };
-  Shared<T, 1> slice_gradient = session.shared<T, 1>(unused_name(*session.core(), params.name() + ".slice_gradient"));
+  Shared<T, 1> slice_gradient =
+      session.shared<T, 1>(unused_name(*HandleAccess::core(session), params.name() + ".slice_gradient"));
   slice_gradient.broadcast(std::span<const T>());
-  Shared<double, 1> plan = session.shared<double, 1>(unused_name(*session.core(), params.name() + ".plan"));
+  Shared<double, 1> plan =
+      session.shared<double, 1>(unused_name(*HandleAccess::core(session), params.name() + ".plan"));
   plan.broadcast(plan_numbers);
   const Zeros of_state = options.form == StepForm::sharded ? Zeros::like_its_share : Zeros::like_all;
   auto state =
@@ -276,7 +267,7 @@ auto train_step(Session& session, F body, const Shared<T, 1>& params, const Trai
   return detail::make_train_step<Rule>(session, nullptr, params, options, detail::as_pointer(body));
 }
 /// Makes a training step with one body for CPU devices and one for CUDA devices. The body for CUDA devices may be
-/// replayable: recorded once as a CUDA graph and then replayed (see replayable() in detail/signature.hpp).
+/// replayable: recorded once as a CUDA graph and then replayed (see replayable() in replayable.hpp).
 template <UpdateRule Rule, class F, class G, class T>
   requires(!detail::kIsMethod<F>)
 auto train_step(Session& session, F cpu_body, G cuda_body, const Shared<T, 1>& params,

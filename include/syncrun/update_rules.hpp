@@ -5,8 +5,8 @@
 // DeviceScalar<Rule>.
 //
 // In the formulas, p is a parameter, and g is its gradient plus weight_decay p (L2 regularisation). The other letters
-// are hyperparameters and state. The state is zero at first. All operations are element by element, in the type of the
-// parameters.
+// are hyperparameters and state. `kState` has the names of the state vectors, which are zero at first. All operations are
+// element by element, in the type of the parameters.
 
 #include <array>
 #include <cstddef>

@@ -11,9 +11,10 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/detail/update_work.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/update_rules.hpp"
@@ -27,7 +28,8 @@ namespace syncrun {
 /// not overlap. Throws Error (usage) if the lengths differ, or if a hyperparameter is not valid.
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CpuWorker& worker, const Rule& rule, P&& params, const G& gradient, S&&... state) {
-  detail::update_on(worker.core(), &rule, detail::UpdateWork::RulePlace::host, params, gradient, state...);
+  detail::update_on(detail::HandleAccess::command_loop(worker), &rule, detail::UpdateWork::RulePlace::host, params,
+                    gradient, state...);
 }
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CpuWorker& worker, const DeviceScalar<Rule>& rule, P&& params, const G& gradient, S&&... state) {
@@ -39,15 +41,17 @@ void update(CpuWorker& worker, const DeviceScalar<Rule>& rule, P&& params, const
 /// errors as above. Throws also Error (cuda).
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CudaWorker& worker, const Rule& rule, P&& params, const G& gradient, S&&... state) {
-  detail::update_on(worker.core(), &rule, detail::UpdateWork::RulePlace::host, params, gradient, state...);
+  detail::update_on(detail::HandleAccess::command_loop(worker), &rule, detail::UpdateWork::RulePlace::host, params,
+                    gradient, state...);
 }
 /// Applies a rule that is in device memory. Replayable bodies use this overload. Such a body is recorded once as a CUDA
-/// graph, and later calls replay the recording (see replayable() in detail/signature.hpp). The GPU reads the rule at
+/// graph, and later calls replay the recording (see replayable() in replayable.hpp). The GPU reads the rule at
 /// every call, so the hyperparameters and the number of the step may change from call to call. update() does not check
 /// them.
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CudaWorker& worker, const DeviceScalar<Rule>& rule, P&& params, const G& gradient, S&&... state) {
-  detail::update_on(worker.core(), rule.data(), detail::UpdateWork::RulePlace::device, params, gradient, state...);
+  detail::update_on(detail::HandleAccess::command_loop(worker), rule.data(), detail::UpdateWork::RulePlace::device,
+                    params, gradient, state...);
 }
 
 /// Makes the state vectors that a rule needs for these parameters: `auto [m, v] = state_for<Adam>(session, weights)`.
@@ -57,9 +61,9 @@ template <UpdateRule Rule, class T>
   requires std::same_as<T, float> || std::same_as<T, double>
 std::array<Shared<T, 1>, Rule::kState.size()> state_for(Session& session, const Shared<T, 1>& params) {
   const auto make = [&](std::string_view name) {
-    Shared<T, 1> vector =
-        session.shared<T, 1>(detail::unused_name(*session.core(), params.name() + "." + std::string(name)));
-    detail::zero_like(*vector.record(), *params.record(), detail::Zeros::like_all);
+    Shared<T, 1> vector = session.shared<T, 1>(
+        detail::unused_name(*detail::HandleAccess::core(session), params.name() + "." + std::string(name)));
+    detail::zero_like(*detail::record_of(vector), *detail::record_of(params), detail::Zeros::like_all);
     return vector;
   };
   return std::apply([&](auto... name) { return std::array<Shared<T, 1>, Rule::kState.size()>{make(name)...}; },

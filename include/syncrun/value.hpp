@@ -13,7 +13,7 @@
 #include "syncrun/array.hpp"
 #include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/handle.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/device.hpp"
 #include "syncrun/dtype.hpp"
 
@@ -45,9 +45,6 @@ class Value {
  public:
   using element_type = T;
   static constexpr std::size_t dimensions = N;
-
-  /// For Syncrun's own code. A program calls Session::value.
-  explicit Value(std::shared_ptr<detail::VariableRecord> record) noexcept : record_(std::move(record)) {}
 
   /// Starts to bring a copy to a device, and returns. A call does this by itself. Use this member to start the copying
   /// early. Throws Error (usage) if the value is pinned to another device.
@@ -101,6 +98,7 @@ class Value {
   /// Ties the value to this device, and brings a copy there unless there is one. Until unpin(), a call on another
   /// device that takes the value throws Error (usage).
   void pin(const Device& device) { detail::pin_value(record(), device); }
+  /// Ends pin(): calls on every device can take the value again.
   void unpin() { detail::unpin_value(held()); }
 
   /// The name in messages.
@@ -108,6 +106,8 @@ class Value {
 
  private:
   friend struct detail::HandleAccess;
+
+  explicit Value(std::shared_ptr<detail::VariableRecord> record) noexcept : record_(std::move(record)) {}
   detail::VariableRecord& held() const { return detail::held(record_, "Value"); }
   const std::shared_ptr<detail::VariableRecord>& record() const {
     held();

@@ -1,6 +1,7 @@
 #pragma once
 
-// The macros have the version of this header. version() returns the version of the library that the program uses.
+// SYNCRUN_VERSION_MAJOR, SYNCRUN_VERSION_MINOR and SYNCRUN_VERSION_PATCH are the version of this header. version() returns
+// the version of the library that the program uses.
 
 #include "syncrun/detail/export.hpp"
 

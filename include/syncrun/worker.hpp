@@ -12,7 +12,7 @@
 #include "syncrun/array.hpp"
 #include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/export.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
@@ -21,7 +21,7 @@ namespace syncrun {
 /// call.
 class SYNCRUN_EXPORT CpuWorker : public AnyWorker {
  public:
-  explicit CpuWorker(detail::WorkerCore& core) noexcept : AnyWorker(core) {}
+  explicit CpuWorker(detail::CommandLoop& core) noexcept : AnyWorker(core) {}
 };
 
 /// One rank's part of an array that is divided among the ranks: the elements [begin, begin + count).
@@ -45,12 +45,10 @@ struct Share {
 /// rank.
 class SYNCRUN_EXPORT Comm {
  public:
-  /// For Syncrun's own code. `weights` are the weights of the ranks in the current slice. They must outlive this
-  /// object.
-  Comm(detail::CommCore& core, const detail::RankWeights& weights) noexcept : raw_{&core, &weights} {}
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
 
+  /// The rank of this worker among the ranks of the call, from 0, and their number (world_size).
   int rank() const noexcept;
   int world_size() const noexcept;
 
@@ -163,6 +161,11 @@ class SYNCRUN_EXPORT Comm {
 
   /// Returns the values that the ranks passed: element [r] is the `own` of rank r. Blocks on CPU and on CUDA devices.
   [[nodiscard]] std::vector<std::int64_t> lengths(std::int64_t own);
+
+ protected:
+  /// `weights` are the weights of the ranks in the current slice. They must outlive this object.
+  Comm(detail::CommCore& core, const detail::RankWeights& weights) noexcept : raw_{&core, &weights} {}
+  ~Comm() = default;
 
  private:
   template <class R>

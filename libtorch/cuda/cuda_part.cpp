@@ -19,6 +19,7 @@
 
 #include "common/os/gpu_allocators.hpp"
 #include "common/os/libraries.hpp"
+#include "common/os/part_version.hpp"
 #include "libtorch/cuda/kernel_calls.hpp"
 #include "libtorch/cuda_part.hpp"
 #include "syncrun/error.hpp"
@@ -27,7 +28,7 @@ namespace syncrun::libtorch::detail {
 
 namespace {
 
-using syncrun::detail::LibraryVersion;
+using syncrun::detail::os::LibraryVersion;
 
 /// The one pool of this process for bodies that can be captured. They take turns on one stream, so they can use the same
 /// memory. With a pool for each captured graph, as LibTorch's own graphs have, memory would grow with each shape.
@@ -43,7 +44,7 @@ thread_local bool is_in_body = false;
 
 /// LibTorch gets what Syncrun leaves of the limit for both. Called by the worker's thread, or while it waits.
 void limit_libtorch(c10::DeviceIndex device) {
-  const auto& allocators = syncrun::detail::gpu_allocators();
+  const auto& allocators = syncrun::detail::os::gpu_allocators();
   if (allocators.limit_bytes == 0 || allocators.is_capturing) return;
   static std::optional<std::size_t> last;
   const std::size_t of_libtorch =
@@ -62,7 +63,7 @@ class GiveSyncrunsBack final : public c10::FreeMemoryCallback {
   bool Execute() override {
     // Less than this is not worth the wait of cudaFree.
     constexpr std::size_t kLeastBytes = std::size_t{64} << 20U;
-    const auto& allocators = syncrun::detail::gpu_allocators();
+    const auto& allocators = syncrun::detail::os::gpu_allocators();
     if ((!is_in_body && !is_worker_waiting) || allocators.is_capturing || !allocators.syncrun.give_back) return false;
     const std::size_t unused = allocators.syncrun.unused_bytes();
     if (unused < kLeastBytes || !is_short(unused)) return false;
@@ -74,7 +75,7 @@ class GiveSyncrunsBack final : public c10::FreeMemoryCallback {
  private:
   /// While half of the memory is free and Syncrun keeps little, LibTorch most likely finds what it needs.
   static bool is_short(std::size_t unused) {
-    const auto& allocators = syncrun::detail::gpu_allocators();
+    const auto& allocators = syncrun::detail::os::gpu_allocators();
     if (allocators.limit_bytes != 0 && allocators.held_bytes() > allocators.limit_bytes / 2) return true;
     std::size_t available = 0;
     std::size_t total = 0;
@@ -91,7 +92,7 @@ std::size_t bytes_of(const c10::CachingAllocator::StatArray& statistic) {
 void register_allocator(c10::DeviceIndex device) {
   namespace allocator = c10::cuda::CUDACachingAllocator;
   c10::FreeCudaMemoryCallbacksRegistry()->Register("syncrun", [] { return std::make_unique<GiveSyncrunsBack>(); });
-  syncrun::detail::gpu_allocators().library = {
+  syncrun::detail::os::gpu_allocators().library = {
       .held_bytes = [device] { return bytes_of(allocator::getDeviceStats(device).reserved_bytes); },
       .unused_bytes = {},
       .give_back = [] { allocator::emptyCache(); }};
@@ -125,7 +126,7 @@ class StreamScope final : public CudaScope {
 };
 
 void check_one_copy(std::string_view name) {
-  const auto paths = syncrun::detail::loaded_libraries(name);
+  const auto paths = syncrun::detail::os::loaded_libraries(name);
   if (paths.size() < 2) return;
   throw Error(ErrorKind::usage, "the process has loaded two copies of " + std::string(name) + ": " + paths[0] +
                                     " and " + paths[1] +
@@ -137,7 +138,7 @@ void check_one_copy(std::string_view name) {
 /// function.
 template <class Function, class Use>
 void with_function_of(std::string_view file, const char* function, Use&& use) {
-  const auto paths = syncrun::detail::loaded_libraries(file);
+  const auto paths = syncrun::detail::os::loaded_libraries(file);
   void* const library = paths.empty() ? nullptr : ::dlopen(paths[0].c_str(), RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return;
   const auto found = reinterpret_cast<Function*>(::dlsym(library, function));
@@ -149,8 +150,9 @@ void check_cudnn() {
   const auto& hooks = at::detail::getCUDAHooks();
   if (!hooks.compiledWithCuDNN()) return;
   with_function_of<std::size_t()>("libcudnn.so", "cudnnGetVersion", [&](auto* version) {
-    syncrun::detail::require_version("cuDNN", "libcudnn.so", LibraryVersion::of_number(static_cast<long>(version())),
-                                     "LibTorch", LibraryVersion::of_number(hooks.versionCuDNN()));
+    syncrun::detail::os::require_version("cuDNN", "libcudnn.so",
+                                         LibraryVersion::of_number(static_cast<long>(version())), "LibTorch",
+                                         LibraryVersion::of_number(hooks.versionCuDNN()));
   });
 }
 
@@ -164,7 +166,8 @@ void check_nccl() {
     with_function_of<int(int*)>("libnccl.so", "ncclGetVersion", [&](auto* version) {
       int loaded = 0;
       if (version(&loaded) != 0) return;
-      syncrun::detail::require_version("NCCL", "libnccl.so", LibraryVersion::of_number(loaded), "LibTorch", expected);
+      syncrun::detail::os::require_version("NCCL", "libnccl.so", LibraryVersion::of_number(loaded), "LibTorch",
+                                           expected);
     });
   });
 }
@@ -191,6 +194,8 @@ class Part final : public CudaPart {
 
 }  // namespace
 }  // namespace syncrun::libtorch::detail
+
+SYNCRUN_PART_VERSION
 
 extern "C" [[gnu::visibility("default")]] syncrun::libtorch::detail::CudaPart* syncrun_torch_cuda_part() {
   static syncrun::libtorch::detail::Part part;

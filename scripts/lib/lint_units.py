@@ -23,7 +23,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LIBRARY = ("common", "launcher", "worker", "libtorch")
+LIBRARY = ("common", "master", "worker", "libtorch")
 FOLDERS = LIBRARY + ("bench", "demos", "tests")
 PRECOMPILED = re.compile(r"(-Winvalid-pch )?-include \S*/cmake_pch\.hxx")  # clang cannot read the ones of g++
 # In the commands for sources that use LibTorch. Clang 16 cannot read the headers of LibTorch 1.13 in C++20.

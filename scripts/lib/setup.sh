@@ -29,12 +29,14 @@ package_of() {
     benchmark) echo libbenchmark-dev ;;
     zlib) echo zlib1g-dev ;;
     libdw) echo libdw-dev ;;
+    hwloc) echo libhwloc-dev ;;
     openblas) echo libopenblas-dev ;;
     onednn) echo libdnnl-dev ;;
     pillow) echo python3-pil ;;
     turbojpeg) echo libturbojpeg0-dev ;;
     libarchive) echo libarchive-dev ;;
     json) echo nlohmann-json3-dev ;;
+    toml) echo libtomlplusplus-dev ;;
     libtorch) echo libtorch-dev ;;
     *) echo "$1" ;;
   esac

@@ -1,4 +1,4 @@
-// Asynchronous training around a center, against a serial simulation with the same order of arrivals.
+// Asynchronous training around a center. tests/mixed compares it with a serial simulation with the same order of arrivals.
 
 #include <chrono>
 #include <cmath>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tests/support/on_workers.hpp"
-#include "tests/support/serial_rounds.hpp"
 
 namespace {
 
@@ -15,24 +14,10 @@ using namespace std::chrono_literals;
 using sr::Shape;
 
 constexpr std::int64_t kParams = 50;
-constexpr int kSteps = 3;  // of a round
-constexpr double kRate = 0.2;
 
-/// One step of gradient descent towards a target that differs from device to device and from round to round.
-void descend(std::span<double> params, std::int64_t lane, std::int64_t round) {
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    const double target = static_cast<double>(i) + 10 * static_cast<double>(lane) + 0.1 * static_cast<double>(round);
-    params[i] -= kRate * (params[i] - target);
-  }
-}
-
-void train_serially(std::span<double> params, std::int64_t lane, std::int64_t round) {
-  for (int step = 0; step < kSteps; ++step) descend(params, lane, round);
-}
-
-sr::Sum<double> train(sr::Local<double, 1> params, std::int64_t lane, std::int64_t round, int milliseconds) {
+sr::Sum<double> train(sr::Local<double, 1> params, int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-  train_serially(params, lane, round);
+  for (double& param : params) param *= 0.8;
   return params[0];
 }
 
@@ -50,43 +35,11 @@ class Asynchronous : public OnWorkers {
   auto start() {
     return [f = session().function(train)](const sr::Round<double>& round) {
       const int milliseconds = static_cast<int>(3 * round.lane + (round.number % 3));
-      return f.on(round.device).async(round.params, static_cast<std::int64_t>(round.lane), round.number, milliseconds);
+      return f.on(round.device).async(round.params, milliseconds);
     };
   }
 };
 INSTANTIATE_ON_WORKERS(Asynchronous, 1, 3);
-
-void expect_near(const sr::Array<double, 1>& values, const std::vector<double>& expected) {
-  ASSERT_EQ(values.size(), static_cast<std::int64_t>(expected.size()));
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(values[static_cast<std::int64_t>(i)], expected[i], 1e-9 * std::abs(expected[i])) << i;
-  }
-}
-
-TEST_P(Asynchronous, ElasticAveragingIsWhatASerialSimulationGives) {
-  constexpr double kMoving = 0.3;
-  const auto shared = center();
-  const auto report = sr::easgd(session(), shared, devices(), start(), [](const auto&, double) { return true; },
-                                {.moving_rate = kMoving, .rounds = 40});
-  EXPECT_EQ(report.arrivals.size(), 40U);
-
-  const auto serial = serial_rounds::easgd(std::vector<double>(kParams, 1.0), static_cast<std::size_t>(world_size()),
-                                           report.arrivals, kMoving, train_serially);
-  EXPECT_EQ(report.rounds, serial.rounds);
-  expect_near(shared.get(), serial.center);
-}
-
-TEST_P(Asynchronous, DownpourIsWhatASerialSimulationGives) {
-  const auto shared = center();
-  const auto report =
-      sr::downpour(session(), shared, devices(), start(), [](const auto&, double) { return true; }, {.rounds = 40});
-  EXPECT_EQ(report.arrivals.size(), 40U);
-
-  const auto serial = serial_rounds::downpour(std::vector<double>(kParams, 1.0), static_cast<std::size_t>(world_size()),
-                                              report.arrivals, train_serially);
-  EXPECT_EQ(report.rounds, serial.rounds);
-  expect_near(shared.get(), serial.center);
-}
 
 // One is fast and one is slow.
 using AsynchronousOnTwo = Asynchronous;
@@ -96,7 +49,7 @@ TEST_P(AsynchronousOnTwo, FastDevicesDoNotWaitForSlowOnes) {
   const auto f = session().function(train);
   const auto begin = std::chrono::steady_clock::now();
   const auto start = [&](const sr::Round<double>& round) {
-    return f.on(round.device).async(round.params, 0, 0, round.lane == 0 ? 100 : 10);
+    return f.on(round.device).async(round.params, round.lane == 0 ? 100 : 10);
   };
   const auto report =
       sr::easgd(session(), center(), devices(), start,

@@ -4,6 +4,7 @@
 #include <limits>
 #include <random>
 
+#include "tests/api/element_types.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
@@ -71,17 +72,7 @@ TEST_P(CommShares, ReduceScatterAndAllGatherMakeAnAllReduceForEveryTypeAndReduct
   // These sizes are fewer elements than ranks, few enough for one meeting, and more than a buffer takes at once.
   check_type<float>(session(), {0, 1, world_size(), some(20), some(3000), 600'000 + some(2000)});
   const std::vector<std::int64_t> small{1, some(20), some(5000)};
-  check_type<double>(session(), small);
-  check_type<sr::float16>(session(), small);
-  check_type<sr::bfloat16>(session(), small);
-  check_type<std::int8_t>(session(), small);
-  check_type<std::int16_t>(session(), small);
-  check_type<std::int32_t>(session(), small);
-  check_type<std::int64_t>(session(), small);
-  check_type<std::uint8_t>(session(), small);
-  check_type<std::uint16_t>(session(), small);
-  check_type<std::uint32_t>(session(), small);
-  check_type<std::uint64_t>(session(), small);
+  for_arithmetic_types([&]<class T> { check_type<T>(session(), small); });
 }
 
 TEST_P(CommShares, AreTheRowsThatScatterGives) {
@@ -185,17 +176,7 @@ TEST_P(CommShares, GatherAndScatterPartsOfAnyLength) {
   std::mt19937 random(static_cast<unsigned>(100 + world_size()));
   check_lengths_of<float>(session(), 5, random);
   check_lengths_of<float>(session(), 500'000, random);
-  check_lengths_of<double>(session(), 5000, random);
-  check_lengths_of<sr::float16>(session(), 1000, random);
-  check_lengths_of<sr::bfloat16>(session(), 1000, random);
-  check_lengths_of<std::int8_t>(session(), 5000, random);
-  check_lengths_of<std::int16_t>(session(), 1000, random);
-  check_lengths_of<std::int32_t>(session(), 1000, random);
-  check_lengths_of<std::int64_t>(session(), 1000, random);
-  check_lengths_of<std::uint8_t>(session(), 1000, random);
-  check_lengths_of<std::uint16_t>(session(), 1000, random);
-  check_lengths_of<std::uint32_t>(session(), 1000, random);
-  check_lengths_of<std::uint64_t>(session(), 1000, random);
+  for_arithmetic_types([&]<class T> { check_lengths_of<T>(session(), 5000, random); });
 }
 
 TEST_P(CommShares, ReduceToOneRank) {
@@ -304,12 +285,10 @@ TEST_P(CommShares, RefuseWhatMakesNoSense) {
 
 TEST_P(CommShares, ARankThatLeavesWithoutOneIsAnErrorAndNotPairedWithALaterCall) {
   if (world_size() == 1) GTEST_SKIP() << "one rank has no other to disagree with";
-  const auto f = session().function(
-      [](sr::CpuWorker& worker, sr::Comm& comm, bool all) -> sr::Max<int> {
-        if (!all && worker.rank() != 0) return 0;
-        return comm.all_reduce(all ? 100 : 1, sr::Reduction::sum);
-      },
-      "partial");
+  const auto f = session().function([](sr::CpuWorker& worker, sr::Comm& comm, bool all) -> sr::Max<int> {
+    if (!all && worker.rank() != 0) return 0;
+    return comm.all_reduce(all ? 100 : 1, sr::Reduction::sum);
+  });
   EXPECT_ERROR(f(false), sr::ErrorKind::function, "has left the call");
   auto first = f.async(false);
   auto second = f.async(true);

@@ -1,4 +1,4 @@
-// Data: arrays in shared memory.
+// Data: arrays in shared memory, and batches of them.
 
 #include <algorithm>
 #include <array>
@@ -7,6 +7,7 @@
 #include <limits>
 #include <thread>
 
+#include "tests/api/element_types.hpp"
 #include "tests/support/gate.hpp"
 #include "tests/support/on_workers.hpp"
 
@@ -28,13 +29,6 @@ TEST_P(DataIn, IsZeroWhenMadeFromAShape) {
   }
 }
 
-TEST_P(DataIn, KeepsValuesAndShape) {
-  const auto x = session().data(counting<std::int32_t>(24), sr::Shape{2, 3, 4});
-  EXPECT_EQ(x.shape(), (sr::Shape<3>{2, 3, 4}));
-  EXPECT_EQ(x.view()(1, 2, 3), 23);
-  EXPECT_EQ(x.view()[1][0][1], 13);
-}
-
 template <class T>
 sr::Gather<T, 1> pass_through(sr::Scattered<const T, 1> x) {
   return {x, {x.rows()}};
@@ -52,47 +46,9 @@ void pass_all_through(sr::Session& session) {
     EXPECT_EQ(static_cast<float>(back[i]), static_cast<float>(i % 2)) << to_string(sr::dtype_of<T>);
 }
 
-template <class... T>
-void pass_each_through(sr::Session& session) {
-  (pass_all_through<T>(session), ...);
-}
-
 TEST_P(DataIn, ReachesTheWorkersInEveryElementType) {
-  pass_each_through<sr::float16, sr::bfloat16, float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t,
-                    std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t, bool>(session());
-}
-
-TEST_P(DataIn, TakesNewValuesOfAnotherLength) {
-  auto x = session().data(counting<float>(10));
-  x.set(counting<float>(100'000));
-  EXPECT_EQ(x.rows(), 100'000);
-  EXPECT_EQ(x.view()[99'999], 99'999);
-  x.set(std::vector<float>{4});
-  EXPECT_EQ(x.rows(), 1);
-  EXPECT_EQ(session().function(pass_through<float>)(x).to_vector(), std::vector<float>{4});
-}
-
-TEST_P(DataIn, KeepsElementsWhenResizedAndClearsNewOnes) {
-  auto x = session().data(counting<float>(6, 1), sr::Shape{3, 2});
-  x.resize({5, 2});
-  EXPECT_EQ(x.view()(2, 1), 6);
-  EXPECT_EQ(x.view()(4, 1), 0);
-  x.resize({1, 2});
-  x.resize({2, 2});
-  EXPECT_EQ(x.view()(0, 1), 2);
-  EXPECT_EQ(x.view()(1, 0), 0);
-}
-
-TEST_P(DataIn, GivesItsMemoryBack) {
-  auto x = session().data<std::uint8_t, 1>({std::int64_t{64} << 20});
-  x.free();
-  EXPECT_EQ(x.rows(), 0);
-  x.set(std::vector<std::uint8_t>{1, 2});
-  EXPECT_EQ(x.rows(), 2);
-}
-
-TEST_P(DataIn, CanBeMadeAndDroppedWithoutGrowth) {
-  for (int i = 0; i < 200; ++i) static_cast<void>(session().data<float, 1>({1 << 20}));
+  for_arithmetic_types([&]<class T> { pass_all_through<T>(session()); });
+  pass_all_through<bool>(session());
 }
 
 TEST_P(DataIn, WriteWaitsForCallsThatReadIt) {
@@ -141,6 +97,7 @@ TEST_P(DataIn, SurvivesTheEndOfItsHandleWhileACallReadsIt) {
 TEST_P(DataIn, IsReadByElementAndByRows) {
   const auto x = session().data(counting<float>(12), sr::Shape{4, 3}, "x");
   EXPECT_EQ(x.at(3, 2), 11);
+  EXPECT_EQ(x.view()[1][2], 5);
   const auto middle = x.slice({1, 3});
   EXPECT_EQ(middle.shape(), (sr::Shape<2>{2, 3}));
   EXPECT_EQ(middle(0, 0), 3);
@@ -183,12 +140,18 @@ TEST_P(DataIn, GrowsIntoTheRoomItWasGiven) {
   EXPECT_EQ(x.at(19, 1), 0);
   x.resize_rows(1);
   EXPECT_EQ(x.capacity_bytes(), 160U) << "memory is given back by free only";
+  x.resize_rows(3);
+  EXPECT_EQ(x.at(0, 1), 1);
+  EXPECT_EQ(x.at(2, 1), 0) << "new elements are zero";
   x.resize({3, 4}, {.oversize = 1.5});
   EXPECT_EQ(x.view().data(), place);
   x.set(counting<float>(100), {50, 2}, {.oversize = 1.5});
   EXPECT_EQ(x.capacity_bytes(), 600U);
+  EXPECT_EQ(x.at(49, 1), 99);
   x.free();
   EXPECT_EQ(x.capacity_bytes(), 0U);
+  x.set(counting<float>(4), {2, 2});
+  EXPECT_EQ(x.at(1, 1), 3);
   for (const double oversize : {0.5, 0.0, -1.0, std::nan(""), HUGE_VAL}) {
     EXPECT_ERROR(x.resize({3, 4}, {.oversize = oversize}), sr::ErrorKind::usage, "Allocation::oversize");
   }
@@ -252,6 +215,62 @@ TEST_P(DataIn, IsNamedInMessages) {
                "batch has index 10 at position 0, but argument 0 (Scattered 'pixels') of 'f' has rows 0 to 9");
   EXPECT_ERROR((session().data<double, 1>({std::int64_t{1} << 35}, "much")), sr::ErrorKind::system,
                "Data 'much' of shape [34359738368]");
+}
+
+// ---- batches -----------------------------------------------------------------------------------------------------
+
+class Minibatch : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(Minibatch, 1, 3);
+
+sr::Gather<std::int64_t, 1> pairs(sr::Scattered<const std::int64_t, 1> x, sr::Scattered<const std::int64_t, 1> y) {
+  std::vector<std::int64_t> both;
+  for (std::int64_t i = 0; i < x.rows(); ++i) both.push_back(1000 * x[i] + y[i]);
+  return {both, {both.size()}};
+}
+
+TEST_P(Minibatch, IsTakenFromItsStart) {
+  const auto f = session().function(pairs);
+  const auto x = session().data(counting<std::int64_t>(20));
+  const auto noise = session().data(counting<std::int64_t>(7, 100));
+  const std::vector<int> batch{19, 0, 0, 3, 4, 18, 7};
+  std::vector<std::int64_t> by_list;
+  std::vector<std::int64_t> by_slice;
+  for (std::size_t i = 0; i < 7; ++i) {
+    by_list.push_back(1000 * batch[i] + 100 + static_cast<std::int64_t>(i));
+    by_slice.push_back(1000 * static_cast<std::int64_t>(i + 5) + 100 + static_cast<std::int64_t>(i));
+  }
+  for (const int slices : {1, 3}) {
+    EXPECT_EQ(f(x, sr::minibatch(noise), {.batch = batch, .slices = slices}).to_vector(), by_list);
+    EXPECT_EQ(f(x, sr::minibatch(noise), {.batch = sr::Slice{5, 12}, .slices = slices}).to_vector(), by_slice);
+  }
+  const auto swapped = f(sr::minibatch(noise), x, {.batch = 7});
+  EXPECT_EQ(swapped[6], 106'006);
+  EXPECT_EQ(f(sr::minibatch(noise), sr::minibatch(noise)).rows(), 7);
+}
+
+TEST_P(Minibatch, MustHaveTheSizeOfTheBatch) {
+  const auto f = session().function(pairs, "pairs");
+  const auto x = session().data(counting<std::int64_t>(20), "x");
+  const auto noise = session().data(counting<std::int64_t>(7), "noise");
+  EXPECT_ERROR(f(x, sr::minibatch(noise), {.batch = 6}), sr::ErrorKind::usage,
+               "argument 1 (Scattered 'noise') of 'pairs' is a minibatch of 7 rows, but the batch has 6");
+  EXPECT_ERROR(f(x, sr::minibatch(noise)), sr::ErrorKind::usage, "is a minibatch of 7 rows, but the batch has 20");
+  EXPECT_ERROR(f(sr::minibatch(noise), sr::minibatch(noise), {.batch = 7}), sr::ErrorKind::usage, "all minibatches");
+  EXPECT_ERROR(
+      f(sr::minibatch(noise), sr::minibatch(x)), sr::ErrorKind::usage,
+      "argument 1 (Scattered 'x') of 'pairs' has 20 rows, but argument 0 (Scattered 'noise') of 'pairs' has 7");
+  EXPECT_EQ(f(x, x).rows(), 20) << "the session goes on";
+}
+
+TEST_P(Minibatch, BatchCanBeANumberOfRows) {
+  const auto f = session().function(pairs, "pairs");
+  const auto x = session().data(counting<std::int64_t>(20));
+  EXPECT_EQ(f(x, x, {.batch = 3}).to_vector(), (std::vector<std::int64_t>{0, 1001, 2002}));
+  EXPECT_EQ(f(x, x, {.batch = std::size_t{20}}).rows(), 20);
+  EXPECT_EQ(f(x, x, {.batch = std::vector{8, 8, 1}}).to_vector(), (std::vector<std::int64_t>{8008, 8008, 1001}));
+  EXPECT_ERROR(f(x, x, {.batch = 21}), sr::ErrorKind::usage, "batch is the slice [0, 21), but argument 0");
+  EXPECT_ERROR(f(x, x, {.batch = -1}), sr::ErrorKind::usage, "[0, -1)");
+  EXPECT_ERROR(f(x, x, {.batch = 0}), sr::ErrorKind::usage, "at least one row");
 }
 
 }  // namespace

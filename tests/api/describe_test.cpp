@@ -1,6 +1,7 @@
 // Function::describe(), and messages that name arguments and outputs.
 
 #include <sstream>
+#include <string_view>
 
 #include "tests/support/on_workers.hpp"
 
@@ -54,8 +55,9 @@ TEST_P(Described, SaysWhatItsSignatureSays) {
 TEST_P(Described, SaysWhereItRuns) {
   const auto cpu = [](sr::CpuWorker&, sr::Local<float, 1>) {};
   const auto cuda = [](sr::CudaWorker&, sr::Local<float, 1>) {};
-  EXPECT_EQ(session().function([](int) {}, "any").describe(),
-            "any\n  argument 0: int, by value\n  no outputs\n  on CPU devices and CUDA devices\n");
+  EXPECT_EQ(session().function([](int, std::string_view) {}, "any").describe(),
+            "any\n  argument 0: int, by value\n  argument 1: std::string_view, by value\n  no outputs\n"
+            "  on CPU devices and CUDA devices\n");
   EXPECT_EQ(session().function(cuda, "gpu").describe(),
             "gpu\n  argument 0: Local<float32, 1>\n  no outputs\n  on CUDA devices\n");
   EXPECT_EQ(session().function(cpu, sr::replayable(cuda), "both").describe(),
@@ -81,11 +83,15 @@ TEST_P(Described, NamesTheOutputWhoseShapesDiffer) {
     sr::Sum<float, 1> uneven;
   };
   const auto f = session().function(
-      [](sr::CpuWorker& worker) {
-        return Two{.number = 1, .uneven = {worker, {worker.rank() + 1}}};
+      [](sr::CpuWorker& worker, std::int64_t size) {
+        return Two{.number = 1, .uneven = {worker, {size + worker.rank()}}};
       },
       "uneven");
-  EXPECT_ERROR(f(), sr::ErrorKind::function, "output 1" + field("uneven") + " has shape [1] on rank 0");
+  for (const std::int64_t size : {1, 40'000}) {  // the workers reduce the second one
+    EXPECT_ERROR(f(size), sr::ErrorKind::function,
+                 "output 1" + field("uneven") + " has shape [" + std::to_string(size) + "] on rank 0");
+    EXPECT_EQ(session().function([]() -> sr::Sum<int> { return 1; })(), world_size());
+  }
 }
 
 }  // namespace

@@ -2,16 +2,12 @@
 // nothing in the result of a train step. The tests compare with the same steps, computed serially here. Tests of the
 // buckets themselves are in tests/worker and tests/gpu.
 
-#include <random>
 #include <stdexcept>
 
-#include "tests/support/least_squares.hpp"
+#include "tests/api/train_steps.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
-
-using least_squares::problem;
-using least_squares::Serial;
 
 class GradientReady : public OnWorkers {};
 INSTANTIATE_ON_WORKERS(GradientReady, 1, 3);
@@ -62,41 +58,19 @@ sr::Avg<double> with_peers(sr::Comm& comm, sr::GradientReady& ready, Rows x, Tar
   return 0.0;
 }
 
-/// Compares train steps with serial steps, on batches of few and of many rows, in one slice and in three.
-template <class Body>
-void follow(sr::Session& session, Body body, const sr::TrainStepOptions& options) {
-  std::mt19937 random(5);
-  for (const std::int64_t columns : {std::int64_t{1}, std::int64_t{3}, std::int64_t{500}}) {
-    constexpr std::int64_t kRows = 20;
-    Serial serial = problem(kRows, columns, 3);
-    const auto x = session.data(serial.x, sr::Shape{kRows, columns});
-    const auto y = session.data(serial.y);
-    auto weights = session.shared<double, 1>("weights");
-    weights.broadcast(serial.params);
-    auto step = sr::train_step<sr::Adam>(session, body, weights, options);
-    for (const std::size_t rows : {20, 7, 1, 2}) {
-      std::vector<std::int64_t> batch(rows);
-      for (auto& row : batch) row = static_cast<std::int64_t>(random() % kRows);
-      const sr::Adam adam{.learning_rate = 0.02};
-      const std::int64_t slices = rows == 7 ? 3 : 1;
-      EXPECT_NEAR(step(x, y, adam, {.batch = batch, .slices = slices}), serial.take(batch, adam), 1e-10);
-    }
-    const auto first = weights.get(0).to_vector();
-    for (std::size_t i = 0; i < first.size(); ++i) EXPECT_NEAR(first[i], serial.params[i], 1e-12);
-    for (int rank = 1; rank < session.world_size(); ++rank) EXPECT_EQ(weights.get(rank).to_vector(), first);
-  }
-}
-
 TEST_P(GradientReady, ChangesNothingOfAStep) {
-  for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
-    for (const std::size_t bucket_bytes : {0, 256, 1 << 20}) {
-      const sr::TrainStepOptions options{.form = form, .bucket_bytes = bucket_bytes};
-      follow(session(), says_nothing, options);
-      follow(session(), says_each, options);
-      follow(session(), says_half, options);
-      follow(session(), with_peers, options);
+  const auto follow = [&](auto body) {
+    for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+      for (const std::size_t bucket_bytes : {0, 256, 1 << 20}) {
+        for (const std::int64_t columns : {1, 3, 500})
+          follow_serial_steps<double>(session(), body, {.form = form, .bucket_bytes = bucket_bytes}, columns, 1e-12);
+      }
     }
-  }
+  };
+  follow(says_nothing);
+  follow(says_each);
+  follow(says_half);
+  follow(with_peers);
 }
 
 /// Contradicts itself: the gradient is final from element 2 on, and then only from element 3 on.

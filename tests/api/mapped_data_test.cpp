@@ -1,11 +1,11 @@
-// Data that are mapped files. Every worker reads them, and no worker writes them.
-
-#include <csignal>
+// Data that are mapped files, with a header or without one. Every worker reads them, and no worker writes them.
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "tests/support/on_workers.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -30,7 +30,6 @@ class MappedData : public OnWorkers {
   }
   fs::path file() const { return folder_ / "x.npy"; }
   auto map() { return session().map_npy<std::int32_t, 2>(file(), "x"); }
-  void truncate(std::uintmax_t bytes) const { fs::resize_file(file(), bytes); }
 
   TemporaryFolder folder_;
 };
@@ -43,6 +42,10 @@ TEST_P(MappedData, IsTheFile) {
   EXPECT_EQ(x.capacity_bytes(), 0U) << "no shared memory";
   EXPECT_TRUE(std::ranges::equal(x.span(), counting<std::int32_t>(kRows * kColumns)));
   EXPECT_EQ(x.at(999, 36), kRows * kColumns - 1);
+  sr::save(file(), session().data<std::int32_t, 2>({0, 4}));
+  const auto empty = map();
+  EXPECT_EQ(empty.rows(), 0);
+  EXPECT_EQ(session().function(sum_of)(empty), 0);
 }
 
 TEST_P(MappedData, ReachesWorkersWholeByRangeInSlicesAndByIndex) {
@@ -129,26 +132,21 @@ TEST_P(MappedData, ThatIsTruncatedBeforeACallIsRefusedByName) {
   const auto x = map();
   const auto copy = session().function(copy_rows);
   copy(x);
-  truncate(5000);
+  fs::resize_file(file(), 5000);
   EXPECT_ERROR(copy(x), sr::ErrorKind::system,
                file().string() + ": expected the 148128 bytes that are mapped, found 5000: it was truncated");
   EXPECT_EQ(copy(session().data<std::int32_t, 2>({3, 2})).rows(), 3) << "the session goes on";
 }
 
-/// The path of the file that a body truncates, as a value.
-struct Path {
-  std::array<char, 512> text{};
-};
-
 /// Truncates the file to `bytes` bytes, and then sums up rows that are in part no longer in it.
-sr::Sum<std::int64_t> truncate_and_sum(sr::Scattered<const std::int32_t, 2> x, Path path, std::int64_t bytes) {
-  fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
+sr::Sum<std::int64_t> truncate_and_sum(sr::Scattered<const std::int32_t, 2> x, std::string_view path,
+                                       std::int64_t bytes) {
+  fs::resize_file(path, static_cast<std::uintmax_t>(bytes));
   return std::accumulate(x.begin(), x.end(), std::int64_t{0});
 }
 
 TEST_P(MappedData, ThatIsTruncatedUnderABodyFailsTheCallByNameAndTheSessionGoesOn) {
-  Path path;
-  file().string().copy(path.text.data(), path.text.size() - 1);
+  const std::string path = file().string();
   const auto f = session().function(truncate_and_sum);
   const auto copy = session().function(copy_rows);
   const std::string bytes = text_of(file());
@@ -163,21 +161,26 @@ TEST_P(MappedData, ThatIsTruncatedUnderABodyFailsTheCallByNameAndTheSessionGoesO
     EXPECT_EQ(copy(session().data<std::int32_t, 2>({3, 2})).rows(), 3);
   }
   write_text(file(), bytes);
+  const auto refuse_zeros = session().function([](sr::Scattered<const std::int32_t, 2> x, std::string_view of) {
+    fs::resize_file(of, 300);
+    if (x.rows() > 0 && x(x.rows() - 1, 36) == 0) throw std::runtime_error("a row of zeros");
+  });
+  EXPECT_ERROR(refuse_zeros(map(), path), sr::ErrorKind::system, "found 300: it was truncated");
+  write_text(file(), bytes);
   EXPECT_EQ(copy(map())(999, 1), 999 * kColumns + 1) << "mapped anew it is whole";
 }
 
 /// Truncates the file unless `bytes` is negative. Then computes a gradient from its rows.
-sr::Avg<double> gradient_of_truncated(sr::CpuWorker&, sr::Scattered<const std::int32_t, 2> x, Path path,
+sr::Avg<double> gradient_of_truncated(sr::CpuWorker&, sr::Scattered<const std::int32_t, 2> x, std::string_view path,
                                       std::int64_t bytes, sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
-  if (bytes >= 0) fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
+  if (bytes >= 0) fs::resize_file(path, static_cast<std::uintmax_t>(bytes));
   const auto sum = static_cast<float>(std::accumulate(x.begin(), x.end(), std::int64_t{0}) % 7);
   std::ranges::fill(gradient.span(), 1 + sum);
   return params[0];
 }
 
 TEST_P(MappedData, ThatIsTruncatedUnderATrainStepLeavesParametersAsTheyWere) {
-  Path path;
-  file().string().copy(path.text.data(), path.text.size() - 1);
+  const std::string path = file().string();
   auto weights = session().shared<float, 1>("weights");
   weights.broadcast(std::vector<float>(5, 1.0F));
   auto step = sr::train_step<sr::Sgd>(session(), gradient_of_truncated, weights);
@@ -192,20 +195,6 @@ TEST_P(MappedData, ThatIsTruncatedUnderATrainStepLeavesParametersAsTheyWere) {
   EXPECT_NE(weights.get(0)[0], 1.0F) << "a whole file is learnt from";
 }
 
-/// Truncates the file, and throws if it then reads zeros.
-void refuse_zeros(sr::Scattered<const std::int32_t, 2> x, Path path, std::int64_t bytes) {
-  fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
-  if (x.rows() > 0 && x(x.rows() - 1, 36) == 0) throw std::runtime_error("a row of zeros");
-}
-
-TEST_P(MappedData, ThatIsTruncatedIsNamedAlsoWhereTheBodyComplains) {
-  Path path;
-  file().string().copy(path.text.data(), path.text.size() - 1);
-  const auto f = session().function(refuse_zeros);
-  EXPECT_ERROR(f(map(), path, std::int64_t{300}), sr::ErrorKind::system,
-               file().string() + ": expected the 148128 bytes that are mapped, found 300: it was truncated");
-}
-
 TEST_P(MappedData, ThatIsTruncatedIsNeitherScatteredNorSaved) {
   auto variable = session().shared<std::int32_t, 2>("variable");
   const auto x = map();
@@ -215,16 +204,17 @@ TEST_P(MappedData, ThatIsTruncatedIsNeitherScatteredNorSaved) {
   EXPECT_EQ(variable.gather()(0, 1), 999 * kColumns + 1);
   variable.scatter(x, {.batch = sr::Slice{10, 20}});
   EXPECT_EQ(variable.gather()(0, 0), 10 * kColumns);
-  truncate(5000);
+  fs::resize_file(file(), 5000);
   EXPECT_ERROR(variable.scatter(x), sr::ErrorKind::system, "it was truncated");
   EXPECT_ERROR(sr::save(folder_ / "copy.npy", x), sr::ErrorKind::system, "it was truncated");
   EXPECT_EQ(variable.gather()(0, 0), 10 * kColumns) << "the session goes on";
 }
 
 /// Writes to the file, as `cp` does to a file that is there, and then sums up rows.
-sr::Sum<std::int64_t> overwrite_and_sum(sr::Scattered<const std::int32_t, 2> x, Path path, bool overwrites) {
+sr::Sum<std::int64_t> overwrite_and_sum(sr::Scattered<const std::int32_t, 2> x, std::string_view path,
+                                        bool overwrites) {
   if (overwrites) {
-    std::fstream file(path.text.data(), std::ios::binary | std::ios::in | std::ios::out);
+    std::fstream file(std::string(path), std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(-4, std::ios::end);
     file.write("\0\0\0\0", 4);
   }
@@ -232,8 +222,7 @@ sr::Sum<std::int64_t> overwrite_and_sum(sr::Scattered<const std::int32_t, 2> x, 
 }
 
 TEST_P(MappedData, ThatIsOverwrittenFailsTheCallThatReadsItAndTheSessionGoesOn) {
-  Path path;
-  file().string().copy(path.text.data(), path.text.size() - 1);
+  const std::string path = file().string();
   const auto f = session().function(overwrite_and_sum);
   auto variable = session().shared<std::int32_t, 2>("variable");
   const std::string bytes = text_of(file());
@@ -296,13 +285,6 @@ TEST_P(MappedData, IsRefusedWhereTheFileIsNotWhatIsAskedFor) {
   EXPECT_ERROR(static_cast<void>(map()), sr::ErrorKind::usage, "expected elements at a multiple of their 4 bytes");
 }
 
-TEST_P(MappedData, CanBeEmpty) {
-  sr::save(file(), session().data<std::int32_t, 2>({0, 4}));
-  const auto x = map();
-  EXPECT_EQ(x.rows(), 0);
-  EXPECT_EQ(session().function(sum_of)(x), 0);
-}
-
 TEST_P(MappedData, IsThereForAWorkerThatTakesALostOnesPlace) {
   end_session();
   sr::SessionOptions options = this->options();
@@ -316,6 +298,114 @@ TEST_P(MappedData, IsThereForAWorkerThatTakesALostOnesPlace) {
   EXPECT_ERROR(for (int i = 0; i < 1000; ++i) copy(x), sr::ErrorKind::worker_lost, "SIGKILL");
   EXPECT_EQ(copy(x)(999, 1), 999 * kColumns + 1);
   session.close();
+}
+
+// ---- files without a header --------------------------------------------------------------------------------------
+
+constexpr std::int64_t kTokens = 5000;
+
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+sr::Gather<std::uint16_t, 1> copy_tokens(sr::Scattered<const std::uint16_t, 1> x) { return {x, {x.rows()}}; }
+/// Each row of `starts` is the place of two elements in `tokens`.
+sr::Sum<std::int64_t> sum_of_pairs(sr::Broadcast<const std::uint16_t, 1> tokens,
+                                   sr::Scattered<const std::int64_t, 1> starts) {
+  std::int64_t sum = 0;
+  for (const std::int64_t start : starts) sum += tokens[start] + tokens[start + 1];
+  return sum;
+}
+
+class RawData : public OnWorkers {
+ protected:
+  RawData() { write_text(file(), bytes_of(counting<std::uint16_t>(kTokens))); }
+  std::filesystem::path file() const { return folder_ / "tokens.bin"; }
+  template <std::size_t N>
+  auto map(const sr::Shape<N>& shape, std::int64_t offset_bytes = 0) {
+    return session().map_raw<std::uint16_t, N>(file(), shape, offset_bytes, "tokens");
+  }
+  template <std::size_t N>
+  void refused(const sr::Shape<N>& shape, std::int64_t offset_bytes, const std::string& why) {
+    EXPECT_ERROR(map(shape, offset_bytes), sr::ErrorKind::usage, why);
+  }
+
+  TemporaryFolder folder_;
+};
+INSTANTIATE_ON_WORKERS(RawData, 1, 3);
+
+TEST_P(RawData, IsTheFileAsFarAsItsShapeSays) {
+  const auto all = map(sr::Shape{kTokens});
+  EXPECT_EQ(all.name(), "tokens");
+  EXPECT_EQ(all.capacity_bytes(), 0U) << "no shared memory";
+  EXPECT_TRUE(std::ranges::equal(all.span(), counting<std::uint16_t>(kTokens)));
+  const auto some = map(sr::Shape{3, 7}, 20);  // bytes before and after it are skipped
+  EXPECT_EQ(some.shape(), (sr::Shape{3, 7}));
+  EXPECT_TRUE(std::ranges::equal(some.span(), counting<std::uint16_t>(21, 10)));
+}
+
+TEST_P(RawData, HasAllRowsOfTheFileIfItsFirstExtentIsMinusOne) {
+  EXPECT_EQ(map(sr::Shape{-1}).shape(), sr::Shape{kTokens});
+  const auto rows = map(sr::Shape{-1, 2, 5}, 2000);
+  EXPECT_EQ(rows.shape(), (sr::Shape{400, 2, 5}));
+  EXPECT_EQ(rows.at(399, 1, 4), kTokens - 1);
+  EXPECT_EQ(map(sr::Shape{-1}, 2 * kTokens).rows(), 0);
+}
+
+TEST_P(RawData, ReachesWorkersWholeByRangeAndByIndex) {
+  const auto tokens = map(sr::Shape{-1}, 200);
+  const auto copy = session().function(copy_tokens);
+  EXPECT_EQ(copy(tokens, {.slices = 3}).to_vector(), counting<std::uint16_t>(kTokens - 100, 100));
+  EXPECT_EQ(copy(tokens, {.batch = sr::Slice{10, 13}}).to_vector(), (std::vector<std::uint16_t>{110, 111, 112}));
+  const std::vector<std::int64_t> some{4899, 0, 7};
+  EXPECT_EQ(copy(tokens, {.batch = some}).to_vector(), (std::vector<std::uint16_t>{4999, 100, 107}));
+  const auto starts = session().data(std::vector<std::int64_t>{0, 4898, 9});
+  EXPECT_EQ(session().function(sum_of_pairs)(tokens, starts), 201 + 9997 + 219);
+}
+
+TEST_P(RawData, ThatIsTruncatedIsRefusedByNameIfElementsAreMissing) {
+  const auto tokens = map(sr::Shape{100}, 20);
+  const auto copy = session().function(copy_tokens);
+  std::filesystem::resize_file(file(), 220);
+  EXPECT_ERROR(copy(tokens), sr::ErrorKind::system, file().string() + " was overwritten while it was mapped");
+  std::filesystem::resize_file(file(), 218);
+  EXPECT_ERROR(copy(tokens), sr::ErrorKind::system,
+               file().string() + ": expected the 220 bytes that are mapped, found 218: it was truncated");
+  EXPECT_EQ(copy(session().data<std::uint16_t, 1>({3})).rows(), 3) << "the session goes on";
+}
+
+TEST_P(RawData, IsRefusedIfTheFileDoesNotHaveWhatIsAskedFor) {
+  refused(
+      sr::Shape{kTokens + 1}, 0,
+      file().string() +
+          ": expected 10002 bytes of elements (shape [5001] of uint16) from byte 0 on, found a file of 10000 bytes");
+  refused(sr::Shape{1}, 10'000, "expected 2 bytes of elements (shape [1] of uint16) from byte 10000 on, found");
+  refused(sr::Shape{0}, 10'002, "from byte 10002 on, found a file of 10000 bytes");
+  refused(sr::Shape{-1}, 10'002, "from byte 10002 on, found a file of 10000 bytes");
+  refused(sr::Shape{-1, 3}, 0,
+          "expected whole rows of 6 bytes (shape [-1, 3] of uint16) from byte 0 to the end, found 10000 bytes");
+  refused(sr::Shape{-1, 0}, 0, "expected rows with elements where the first extent is -1, found shape [-1, 0]");
+  refused(sr::Shape{-2}, 0, "extents of a shape are at least 0, got [-2]");
+  refused(sr::Shape{-1, -1}, 0, "extents of a shape are at least 0, got [1, -1]");
+  refused(sr::Shape{std::numeric_limits<std::int64_t>::max()}, 0, "overflows");
+  for (const std::int64_t offset : {-2, 3}) {
+    refused(sr::Shape{-1}, offset,
+            "expected an offset that is at least 0 and a multiple of the 2 bytes of uint16, got " +
+                std::to_string(offset) + " bytes");
+  }
+  EXPECT_ERROR((session().map_raw<std::uint8_t, 1>(folder_ / "absent.bin", {-1})), sr::ErrorKind::system,
+               "cannot read " + folder_.at("absent.bin") + ": No such file");
+  EXPECT_ERROR((session().map_raw<std::uint8_t, 1>(folder_.path(), {-1})), sr::ErrorKind::usage, "expected a file");
+}
+
+TEST_P(RawData, IsScatteredAndSavedAsOtherData) {
+  const auto tokens = map(sr::Shape{50}, 40);
+  auto copies = session().shared<std::uint16_t, 1>("copies");
+  copies.scatter(tokens);
+  EXPECT_EQ(copies.gather().to_vector(), counting<std::uint16_t>(50, 20));
+  sr::save(folder_ / "tokens.npy", tokens);
+  EXPECT_EQ((sr::read_npy<std::uint16_t, 1>(folder_ / "tokens.npy").to_vector()), counting<std::uint16_t>(50, 20));
 }
 
 }  // namespace

@@ -28,34 +28,29 @@ Handle& moved_from(Handle& handle) {
   return handle;  // NOLINT(bugprone-use-after-move): that is the point
 }
 
-#define EXPECT_MOVED_FROM(statement, type) \
-  EXPECT_ERROR(static_cast<void>(statement), ErrorKind::usage, "this " type " was moved from")
+// Runs each statement, and expects that it throws Error (usage) with the name of the type.
+#define EXPECT_MOVED_FROM(type, ...) __VA_OPT__(EXPAND(EACH_MOVED_FROM("this " type " was moved from", __VA_ARGS__)))
+#define EACH_MOVED_FROM(text, statement, ...)                        \
+  EXPECT_ERROR(static_cast<void>(statement), ErrorKind::usage, text) \
+  __VA_OPT__(EACH_AGAIN PARENS(text, __VA_ARGS__))
+#define EACH_AGAIN() EACH_MOVED_FROM
+#define PARENS ()
+#define EXPAND(...) EXPAND2(EXPAND2(EXPAND2(__VA_ARGS__)))
+#define EXPAND2(...) EXPAND1(EXPAND1(EXPAND1(__VA_ARGS__)))
+#define EXPAND1(...) EXPAND0(EXPAND0(EXPAND0(__VA_ARGS__)))
+#define EXPAND0(...) __VA_ARGS__
 
 TEST_P(MovedFrom, DataIsAnError) {
   auto x = data();
   const auto kept = std::move(x);
   const std::vector<float> values(6);
-  EXPECT_MOVED_FROM(x.shape(), "Data");
-  EXPECT_MOVED_FROM(x.rows(), "Data");
-  EXPECT_MOVED_FROM(x.size(), "Data");
-  EXPECT_MOVED_FROM(x.name(), "Data");
-  EXPECT_MOVED_FROM(x.capacity_bytes(), "Data");
-  EXPECT_MOVED_FROM(x.view(), "Data");
-  EXPECT_MOVED_FROM(x.span(), "Data");
-  EXPECT_MOVED_FROM(x.at(0), "Data");
-  EXPECT_MOVED_FROM(x.slice({0, 1}), "Data");
-  EXPECT_MOVED_FROM(x.write(), "Data");
-  EXPECT_MOVED_FROM(x.set(values), "Data");
-  EXPECT_MOVED_FROM(x.set_rows(0, values), "Data");
-  EXPECT_MOVED_FROM(x.fill(1), "Data");
-  EXPECT_MOVED_FROM(x.resize({3}), "Data");
-  EXPECT_MOVED_FROM(x.resize_rows(3), "Data");
-  EXPECT_MOVED_FROM(x.free(), "Data");
-  EXPECT_MOVED_FROM(x.record(), "Data");
+  EXPECT_MOVED_FROM("Data", x.shape(), x.rows(), x.size(), x.name(), x.capacity_bytes(), x.view(), x.span(), x.at(0),
+                    x.slice({0, 1}), x.write(), x.set(values), x.set_rows(0, values), x.fill(1), x.resize({3}),
+                    x.resize_rows(3), x.free(), sr::detail::record_of(x));
   EXPECT_EQ(kept.size(), 6);
   auto back = data();
   back = std::move(x);
-  EXPECT_MOVED_FROM(back.shape(), "Data");
+  EXPECT_MOVED_FROM("Data", back.shape());
   back = kept;
   EXPECT_EQ(back.size(), 6) << "a handle that was moved from can be assigned to";
 }
@@ -64,15 +59,8 @@ TEST_P(MovedFrom, WriteGuardIsAnError) {
   auto x = data();
   auto guard = x.write();
   const auto kept = std::move(guard);
-  EXPECT_MOVED_FROM(guard.view(), "WriteGuard");
-  EXPECT_MOVED_FROM(guard.span(), "WriteGuard");
-  EXPECT_MOVED_FROM(guard.data(), "WriteGuard");
-  EXPECT_MOVED_FROM(guard.shape(), "WriteGuard");
-  EXPECT_MOVED_FROM(guard.begin(), "WriteGuard");
-  EXPECT_MOVED_FROM(guard.end(), "WriteGuard");
-  EXPECT_MOVED_FROM(guard[0], "WriteGuard");
-  EXPECT_MOVED_FROM(guard(0), "WriteGuard");
-  EXPECT_MOVED_FROM(guard.slice({0, 1}), "WriteGuard");
+  EXPECT_MOVED_FROM("WriteGuard", guard.view(), guard.span(), guard.data(), guard.shape(), guard.begin(), guard.end(),
+                    guard[0], guard(0), guard.slice({0, 1}));
   EXPECT_EQ(kept[5], 5);
 }
 
@@ -81,34 +69,15 @@ TEST_P(MovedFrom, SharedIsAnError) {
   const auto kept = std::move(x);
   const std::vector<float> values(6);
   const auto sum = sr::Reduction::sum;
-  EXPECT_MOVED_FROM(x.broadcast(values), "Shared");
-  EXPECT_MOVED_FROM(x.broadcast(data()), "Shared");
-  EXPECT_MOVED_FROM(x.broadcast(0), "Shared");
-  EXPECT_MOVED_FROM(x.scatter(values), "Shared");
-  EXPECT_MOVED_FROM(x.scatter(data()), "Shared");
-  EXPECT_MOVED_FROM(x.gather(), "Shared");
-  EXPECT_MOVED_FROM(x.gather_stacked(), "Shared");
-  EXPECT_MOVED_FROM(x.all_gather(), "Shared");
-  EXPECT_MOVED_FROM(x.all_reduce(sum), "Shared");
-  EXPECT_MOVED_FROM(x.reduce(sum, 0), "Shared");
-  EXPECT_MOVED_FROM(x.reduce(sum), "Shared");
-  EXPECT_MOVED_FROM(x.reduce_scatter(sum), "Shared");
-  EXPECT_MOVED_FROM(x.get(0), "Shared");
-  EXPECT_MOVED_FROM(x.get_async(0), "Shared");
-  EXPECT_MOVED_FROM(x.copy(0, 0), "Shared");
-  EXPECT_MOVED_FROM(x.set(0, values), "Shared");
-  EXPECT_MOVED_FROM(x.shape(0), "Shared");
-  EXPECT_MOVED_FROM(x.shapes(), "Shared");
-  EXPECT_MOVED_FROM(x.lengths(), "Shared");
-  EXPECT_MOVED_FROM(x.name(), "Shared");
-  EXPECT_MOVED_FROM(session().all_reduce({kept, x}, sum), "Shared");
-  EXPECT_MOVED_FROM(session().gather(kept, x), "Shared");
-  EXPECT_MOVED_FROM(session().reduce(sum, kept, x), "Shared");
-  EXPECT_MOVED_FROM(session().broadcast({{x, values}}), "Shared");
-  EXPECT_MOVED_FROM(session().scatter({{x, data()}}), "Shared");
-  EXPECT_MOVED_FROM(sr::state_for<sr::Adam>(session(), x), "Shared");
+  EXPECT_MOVED_FROM("Shared", x.broadcast(values), x.broadcast(data()), x.broadcast(0), x.scatter(values),
+                    x.scatter(data()), x.gather(), x.gather_stacked(), x.all_gather(), x.all_reduce(sum),
+                    x.reduce(sum, 0), x.reduce(sum), x.reduce_scatter(sum), x.get(0), x.get_async(0), x.copy(0, 0),
+                    x.set(0, values), x.shape(0), x.shapes(), x.lengths(), x.name(),
+                    session().all_reduce({kept, x}, sum), session().gather(kept, x), session().reduce(sum, kept, x),
+                    session().broadcast({{x, values}}), session().scatter({{x, data()}}),
+                    sr::state_for<sr::Adam>(session(), x));
   auto y = data();
-  EXPECT_MOVED_FROM(session().broadcast({{kept, moved_from(y)}}), "Data");
+  EXPECT_MOVED_FROM("Data", session().broadcast({{kept, moved_from(y)}}));
   EXPECT_EQ(kept.get(0).size(), 6);
 }
 
@@ -144,21 +113,11 @@ TEST_P(MovedFrom, ValueIsAnError) {
   const auto device = session().device(0);
   auto x = session().value(counting<float>(6), sr::Shape{6}, device);
   const auto kept = std::move(x);
-  EXPECT_MOVED_FROM(x.to(device), "Value");
-  EXPECT_MOVED_FROM(x.to_host(), "Value");
-  EXPECT_MOVED_FROM(x.set(counting<float>(6)), "Value");
-  EXPECT_MOVED_FROM(x.get(), "Value");
-  EXPECT_MOVED_FROM(x.get_async(), "Value");
-  EXPECT_MOVED_FROM(x.shape(), "Value");
-  EXPECT_MOVED_FROM(x.where(), "Value");
-  EXPECT_MOVED_FROM(x.is_on_host(), "Value");
-  EXPECT_MOVED_FROM(x.pin(device), "Value");
-  EXPECT_MOVED_FROM(x.unpin(), "Value");
-  EXPECT_MOVED_FROM(x.name(), "Value");
+  EXPECT_MOVED_FROM("Value", x.to(device), x.to_host(), x.set(counting<float>(6)), x.get(), x.get_async(), x.shape(),
+                    x.where(), x.is_on_host(), x.pin(device), x.unpin(), x.name());
   auto y = data();
   moved_from(y);
-  EXPECT_MOVED_FROM(session().value(y), "Data");
-  EXPECT_MOVED_FROM(session().value(y, device), "Data");
+  EXPECT_MOVED_FROM("Data", session().value(y), session().value(y, device));
   const auto f = session().function(twice, "twice");
   EXPECT_ERROR(f.on(device)(x), ErrorKind::usage,
                "argument 0 (Local const) of 'twice' is a handle that was moved from");
@@ -173,8 +132,8 @@ TEST_P(MovedFrom, CenterOfAsynchronousTrainingIsAnError) {
   const auto train = session().function([](sr::Local<float, 1>) {});
   const auto start = [&](const sr::Round<float>& round) { return train.on(round.device).async(round.params); };
   const auto after = [](const sr::Round<float>&) { return true; };
-  EXPECT_MOVED_FROM(sr::easgd(session(), center, devices, start, after, {.rounds = 1}), "Value");
-  EXPECT_MOVED_FROM(sr::downpour(session(), center, devices, start, after, {.rounds = 1}), "Value");
+  EXPECT_MOVED_FROM("Value", sr::easgd(session(), center, devices, start, after, {.rounds = 1}),
+                    sr::downpour(session(), center, devices, start, after, {.rounds = 1}));
   EXPECT_EQ(sr::downpour(session(), kept, devices, start, after, {.rounds = 1}).arrivals.size(), 1U);
 }
 
@@ -191,8 +150,7 @@ TEST_P(MovedFrom, KeepIsAnError) {
   const auto g = session().function(twice, "twice");
   auto result = f.on(device)(x);
   const auto kept = std::move(result.kept);
-  EXPECT_MOVED_FROM(result.kept.value(), "Keep");
-  EXPECT_MOVED_FROM((sr::Value<float, 1>(result.kept)), "Keep");
+  EXPECT_MOVED_FROM("Keep", result.kept.value(), (sr::Value<float, 1>(result.kept)));
   EXPECT_ERROR(g.on(device)(result.kept), ErrorKind::usage, "of 'twice' is a handle that was moved from");
   EXPECT_EQ(g.on(device)(kept).get()[5], 20);
 }
@@ -213,27 +171,20 @@ TEST_P(MovedFrom, FunctionIsAnError) {
   const auto kept = std::move(f);
   const auto x = data();
   const auto y = shared();
-  EXPECT_MOVED_FROM(f(x, y), "Function");
-  EXPECT_MOVED_FROM(f.async(x, y), "Function");
-  EXPECT_MOVED_FROM(f.on_rank(0), "Function");
-  EXPECT_MOVED_FROM(f.on(session().device(0)), "Function");
-  EXPECT_MOVED_FROM(f.on({session().device(0)}), "Function");
-  EXPECT_MOVED_FROM(session().balance(f, x, y), "Function");
-  EXPECT_MOVED_FROM(f.inputs(std::vector<float>(6)), "Function");
-  EXPECT_MOVED_FROM(f.name(), "Function");
-  EXPECT_MOVED_FROM(f.describe(), "Function");
+  EXPECT_MOVED_FROM("Function", f(x, y), f.async(x, y), f.on_rank(0), f.on(session().device(0)),
+                    f.on({session().device(0)}), session().balance(f, x, y), f.inputs(std::vector<float>(6)), f.name(),
+                    f.describe());
   EXPECT_EQ(kept.on_rank(0)(x, y), 0);
   auto placed = kept.on(session().device(0));
   const auto kept_placed = std::move(placed);
-  EXPECT_MOVED_FROM(placed(x, y), "Function");
-  EXPECT_MOVED_FROM(placed.async(x, y), "Function");
+  EXPECT_MOVED_FROM("Function", placed(x, y), placed.async(x, y));
   EXPECT_EQ(kept_placed(x, y), 0);
   auto h = session().function([]() -> sr::Sum<int> { return 1; });
   moved_from(h);
-  EXPECT_MOVED_FROM(session().balance(h, {.rows = 100}), "Function");
+  EXPECT_MOVED_FROM("Function", session().balance(h, {.rows = 100}));
   auto g = session().function(ends);
   const auto kept_g = std::move(g);
-  EXPECT_MOVED_FROM(g.only<&Ends::last>(), "Function");
+  EXPECT_MOVED_FROM("Function", g.only<&Ends::last>());
   EXPECT_EQ(kept_g.only<&Ends::last>()(y), 5 * world_size());
 }
 
@@ -244,13 +195,12 @@ TEST_P(MovedFrom, FutureIsAnError) {
   EXPECT_ERROR(static_cast<void>(session().wait_any(std::span(&future, 1))), ErrorKind::usage,
                "wait_any requires a future");
   session().wait_all(std::span(&future, 1));  // a future that was moved from does not count
-  EXPECT_MOVED_FROM(future.get(), "Future");
-  EXPECT_MOVED_FROM(future.is_ready(), "Future");
+  EXPECT_MOVED_FROM("Future", future.get(), future.is_ready());
   const auto device = session().device(0);
   const auto x = session().value(counting<float>(6), sr::Shape{6}, device);
   auto making = session().function(twice).on(device).async(x);
   auto kept_making = std::move(making);
-  EXPECT_MOVED_FROM(making.kept(), "Future");
+  EXPECT_MOVED_FROM("Future", making.kept());
   EXPECT_EQ(kept_making.kept().get()[5], 10);
   EXPECT_EQ(kept.get(), 0);
   EXPECT_ERROR(kept.get(), ErrorKind::usage, "Future::get was called twice");
@@ -264,7 +214,7 @@ struct CallCounter {
 TEST_P(MovedFrom, ReplicatedIsAnError) {
   auto object = session().replicate<CallCounter>();
   const auto kept = std::move(object);
-  EXPECT_MOVED_FROM(session().function(&CallCounter::next, object), "Replicated");
+  EXPECT_MOVED_FROM("Replicated", session().function(&CallCounter::next, object));
   EXPECT_EQ(session().function(&CallCounter::next, kept)(), world_size());
 }
 
@@ -279,16 +229,10 @@ TEST_P(MovedFrom, TrainStepIsAnError) {
   const auto x = session().data(std::vector<double>(4, 1));
   auto step = sr::train_step<sr::Sgd>(session(), half_square, weights);
   auto kept = std::move(step);
-  EXPECT_MOVED_FROM(step(x, {}), "TrainStep");
-  EXPECT_MOVED_FROM(step.async(x, {}), "TrainStep");
-  EXPECT_MOVED_FROM(step.params(), "TrainStep");
-  EXPECT_MOVED_FROM(step.gradient(), "TrainStep");
-  EXPECT_MOVED_FROM(step.state(), "TrainStep");
-  EXPECT_MOVED_FROM(step.steps(), "TrainStep");
-  EXPECT_MOVED_FROM(step.set_steps(1), "TrainStep");
-  EXPECT_MOVED_FROM(step.name(), "TrainStep");
+  EXPECT_MOVED_FROM("TrainStep", step(x, {}), step.async(x, {}), step.params(), step.gradient(), step.state(),
+                    step.steps(), step.set_steps(1), step.name());
   EXPECT_EQ(kept(x, {}), 1);
-  EXPECT_MOVED_FROM(sr::train_step<sr::Sgd>(session(), half_square, moved_from(weights)), "Shared");
+  EXPECT_MOVED_FROM("Shared", sr::train_step<sr::Sgd>(session(), half_square, moved_from(weights)));
 }
 
 TEST_P(MovedFrom, CheckpointAndWhatItIsToHoldAreErrors) {
@@ -299,17 +243,14 @@ TEST_P(MovedFrom, CheckpointAndWhatItIsToHoldAreErrors) {
   sr::save_checkpoint(path, {{"x", x}, {"y", y}}, {{"epoch", 1}});
   sr::Checkpoint checkpoint(path);
   const sr::Checkpoint kept = std::move(checkpoint);
-  EXPECT_MOVED_FROM(checkpoint.has_value("epoch"), "Checkpoint");
-  EXPECT_MOVED_FROM(checkpoint.text("epoch"), "Checkpoint");
-  EXPECT_MOVED_FROM(checkpoint.value<int>("epoch"), "Checkpoint");
-  EXPECT_MOVED_FROM((checkpoint.array<float, 1>("x")), "Checkpoint");
-  EXPECT_MOVED_FROM(checkpoint.load({{"x", x}}), "Checkpoint");
+  EXPECT_MOVED_FROM("Checkpoint", checkpoint.has_value("epoch"), checkpoint.text("epoch"),
+                    checkpoint.value<int>("epoch"), (checkpoint.array<float, 1>("x")), checkpoint.load({{"x", x}}));
   const auto kept_x = std::move(x);
   const auto kept_y = std::move(y);
-  EXPECT_MOVED_FROM(kept.load({{"x", x}}), "Data");
-  EXPECT_MOVED_FROM(sr::save_checkpoint(path, {{"y", y}}), "Shared");
-  EXPECT_MOVED_FROM(sr::save(folder.path() / "x.npy", x), "Data");
-  EXPECT_MOVED_FROM(sr::load(folder.path() / "x.npy", y), "Shared");
+  EXPECT_MOVED_FROM("Data", kept.load({{"x", x}}));
+  EXPECT_MOVED_FROM("Shared", sr::save_checkpoint(path, {{"y", y}}));
+  EXPECT_MOVED_FROM("Data", sr::save(folder.path() / "x.npy", x));
+  EXPECT_MOVED_FROM("Shared", sr::load(folder.path() / "x.npy", y));
   EXPECT_EQ(sr::Checkpoint(path).value<int>("epoch"), 1);
 }
 
@@ -331,12 +272,8 @@ void build(sr::Producer<sr::Data<float, 1>>& out) {
 TEST_P(MovedFrom, QueueAndDraftAreErrors) {
   auto queue = session().producers(1, build, {{4}});
   auto kept = std::move(queue);
-  EXPECT_MOVED_FROM(queue.next(), "BatchQueue");
-  EXPECT_MOVED_FROM(queue.begin(), "BatchQueue");
-  EXPECT_MOVED_FROM(queue.close(), "BatchQueue");
-  EXPECT_MOVED_FROM(queue.name(), "BatchQueue");
-  EXPECT_MOVED_FROM(queue.capacity(), "BatchQueue");
-  EXPECT_MOVED_FROM(queue.producer_pids(), "BatchQueue");
+  EXPECT_MOVED_FROM("BatchQueue", queue.next(), queue.begin(), queue.close(), queue.name(), queue.capacity(),
+                    queue.producer_pids());
   EXPECT_EQ(kept.next()->at(0), 1);
   kept.close();
 }
@@ -344,13 +281,8 @@ TEST_P(MovedFrom, QueueAndDraftAreErrors) {
 TEST_P(MovedFrom, TaskIsAnError) {
   auto task = sr::task(+[](sr::Pipe<int, int>& pipe) { pipe.send(pipe.receive().value_or(-1)); }, {.name = "echo"});
   auto kept = std::move(task);
-  EXPECT_MOVED_FROM(task.send(1), "Task");
-  EXPECT_MOVED_FROM(task.receive(), "Task");
-  EXPECT_MOVED_FROM(task.is_ready(), "Task");
-  EXPECT_MOVED_FROM(task.end_messages(), "Task");
-  EXPECT_MOVED_FROM(task.get(), "Task");
-  EXPECT_MOVED_FROM(task.name(), "Task");
-  EXPECT_MOVED_FROM(task.pid(), "Task");
+  EXPECT_MOVED_FROM("Task", task.send(1), task.receive(), task.is_ready(), task.end_messages(), task.get(), task.name(),
+                    task.pid());
   kept.send(7);
   EXPECT_EQ(kept.receive(), 7);
   kept.get();

@@ -40,18 +40,10 @@ TEST_P(Objects, KeepStateBetweenCalls) {
   EXPECT_EQ(add(2), 19 * world_size());
   EXPECT_EQ(session().function(&Counter::rank_matches, counter)(), 1);
   EXPECT_EQ(session().function(&Counter::name_length, counter)(), 7 * world_size());
-}
-
-TEST_P(Objects, CallVirtualMethods) {
-  const auto counter = session().replicate<Counter>(0, "", std::vector<double>{0, 1});
   EXPECT_EQ(session().function(&Counter::kind, counter)(), world_size());
-}
-
-TEST_P(Objects, OfOneTypeAreIndependent) {
-  const auto one = session().replicate<Counter>(0, "", std::vector<double>{0, 1});
-  const auto two = session().replicate<Counter>(100, "", std::vector<double>{0, 1});
-  EXPECT_EQ(session().function(&Counter::add, one)(1), world_size());
-  EXPECT_EQ(session().function(&Counter::add, two)(1), 101 * world_size());
+  const auto other = session().replicate<Counter>(100, "", std::vector<double>{0, 1});
+  EXPECT_EQ(session().function(&Counter::add, other)(1), 101 * world_size());
+  EXPECT_EQ(add(1), 22 * world_size()) << "objects of one type are independent";
 }
 
 class Fragile {
@@ -66,7 +58,7 @@ class Fragile {
   }
 };
 
-TEST_P(Objects, FailInConstMethodsWithoutHarmToLaterCalls) {
+TEST_P(Objects, FailInConstMethodsWithoutHarmToLaterCallsAndInOthersTogetherWithThem) {
   const auto object = session().replicate<Fragile>();
   const auto read = session().function(&Fragile::read, object);
   const auto write = session().function(&Fragile::write, object);
@@ -74,14 +66,8 @@ TEST_P(Objects, FailInConstMethodsWithoutHarmToLaterCalls) {
   auto second = write.async(2);
   EXPECT_EQ(second.get(), 2 * world_size()) << "the failed method only read the object";
   EXPECT_ERROR(first.get(), sr::ErrorKind::function, "number -1");
-}
-
-TEST_P(Objects, FailInOtherMethodsTogetherWithLaterCalls) {
-  const auto object = session().replicate<Fragile>();
-  const auto read = session().function(&Fragile::read, object);
-  const auto write = session().function(&Fragile::write, object);
-  auto first = write.async(-1);
-  auto second = read.async(2);
+  first = write.async(-1);
+  second = read.async(2);
   EXPECT_ERROR(second.get(), sr::ErrorKind::function, "number -1");
   EXPECT_ERROR(first.get(), sr::ErrorKind::function, "number -1");
   EXPECT_EQ(read(3), 3 * world_size()) << "the program has seen the failure";

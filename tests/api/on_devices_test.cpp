@@ -1,22 +1,16 @@
 // Calls on a device, and on a set of devices.
 
+#include <chrono>
 #include <stdexcept>
 
-#include "tests/support/gate.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
 
-using syncrun::test::Gate;
-using syncrun::test::pass;
-
 class OnDevices : public OnWorkers {
  protected:
-  sr::Device last() const { return device(world_size() - 1); }
-  sr::Device device(int rank) const { return session_of().device(rank); }
-
- private:
-  const sr::Session& session_of() const { return const_cast<OnDevices*>(this)->session(); }  // it changes nothing
+  sr::Device last() { return device(world_size() - 1); }
+  sr::Device device(int rank) { return session().device(rank); }
 };
 INSTANTIATE_ON_WORKERS(OnDevices, 1, 4);
 
@@ -82,35 +76,13 @@ TEST_P(OnDevices, OverlappingSetsRunInTheOrderOfTheirCalls) {
   }
 }
 
-TEST_P(OnDevices, AFunctionWithoutAResultReturnsAtOnce) {
-  Gate gate;
-  const auto waits = session().function(pass);
-  for (int rank = 0; rank < world_size(); ++rank) waits.on(device(rank))(gate.key());
-  gate.open();
-  session().synchronize(last());
-}
-
-TEST_P(OnDevices, AFailureThatNobodyFetchedSurfacesInAWait) {
-  const auto fails = session().function(+[] { throw std::runtime_error("no such row"); });
-  fails.on(last())();
-  EXPECT_ERROR(session().wait(), sr::ErrorKind::function, "no such row");
-  fails.on(last())();
-  EXPECT_ERROR(session().synchronize(last()), sr::ErrorKind::function, "no such row");
-  EXPECT_NO_THROW(session().wait()) << "it has been thrown";
-}
-
-TEST_P(OnDevices, TwoNamesOfOneDeviceCountOnce) {
-  const auto f = session().function(share);
-  const auto x = session().data(counting<double>(10));
-  const sr::Device by_id = session().device(last().id());
-  EXPECT_EQ(f.on({last(), by_id})(x).seen.rows(), 1) << "a rank and the name of the hardware";
-  EXPECT_ERROR(static_cast<void>(f.on({by_id, last(), by_id})), sr::ErrorKind::usage,
-               "got '" + last().id() + "' twice");
-}
-
 TEST_P(OnDevices, RefuseAnEmptySetARepeatedNameAndAnUnknownRank) {
   const auto f = session().function(share);
   const auto x = session().data(counting<double>(10));
+  const sr::Device by_id = session().device(last().id());
+  EXPECT_EQ(f.on({last(), by_id})(x).seen.rows(), 1) << "a rank and the name of the hardware are one device";
+  EXPECT_ERROR(static_cast<void>(f.on({by_id, last(), by_id})), sr::ErrorKind::usage,
+               "got '" + last().id() + "' twice");
   EXPECT_ERROR(static_cast<void>(f.on(std::span<const sr::Device>())), sr::ErrorKind::usage,
                "on() requires one device or more, got an empty set");
   EXPECT_ERROR(static_cast<void>(f.on({last(), last()})), sr::ErrorKind::usage,
@@ -119,6 +91,27 @@ TEST_P(OnDevices, RefuseAnEmptySetARepeatedNameAndAnUnknownRank) {
   EXPECT_ERROR(f.on(elsewhere)(x), sr::ErrorKind::usage, "requires a rank from 0 to");
   EXPECT_ERROR(session().synchronize(elsewhere), sr::ErrorKind::usage, "synchronize requires a device of this session");
   EXPECT_EQ(f(x).mean, 4.5) << "the session stays usable";
+}
+
+/// A rank waits for its peers of the last set before it writes for the next one. If nobody woke it, each such wait would
+/// last up to 100 ms.
+TEST_P(OnDevices, AlternatingSetsDoNotWaitForALap) {
+  if (world_size() < 4) GTEST_SKIP() << "the sets need three ranks";
+  using Clock = std::chrono::steady_clock;
+  const auto f = session().function(
+      [](sr::Comm& comm) -> sr::Sum<int> { return comm.all_reduce(comm.rank() + 1, sr::Reduction::sum); });
+  const sr::Device first = device(0);
+  const auto left = f.on({first, device(1)});
+  const auto right = f.on({first, device(2)});
+  constexpr int kRounds = 2000;
+  const auto begin = Clock::now();
+  for (int round = 0; round < kRounds; ++round) {
+    auto one = left.async();
+    auto other = right.async();
+    EXPECT_EQ(other.get(), 6);
+    EXPECT_EQ(one.get(), 6);
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20)) << "a lap in every tenth round";
 }
 
 }  // namespace

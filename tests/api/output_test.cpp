@@ -1,5 +1,10 @@
-// Results: each reduction, each element type, scalars and arrays, small and large.
+// Results: each reduction, each element type, scalars and arrays, small and large. Also calls that request some of a
+// function's outputs, and that results are the same in each run.
 
+#include <cstring>
+#include <random>
+
+#include "tests/api/element_types.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
@@ -45,40 +50,12 @@ void check_arrays(sr::Session& session, int n) {
 }
 
 TEST_P(Results, ReduceArraysOfEveryArithmeticType) {
-  check_arrays<sr::float16>(session(), world_size());
-  check_arrays<sr::bfloat16>(session(), world_size());
-  check_arrays<float>(session(), world_size());
-  check_arrays<double>(session(), world_size());
-  check_arrays<std::int8_t>(session(), world_size());
-  check_arrays<std::int16_t>(session(), world_size());
-  check_arrays<std::int32_t>(session(), world_size());
-  check_arrays<std::int64_t>(session(), world_size());
-  check_arrays<std::uint8_t>(session(), world_size());
-  check_arrays<std::uint16_t>(session(), world_size());
-  check_arrays<std::uint32_t>(session(), world_size());
-  check_arrays<std::uint64_t>(session(), world_size());
+  for_arithmetic_types([&]<class T> { check_arrays<T>(session(), world_size()); });
 }
 
 TEST_P(Results, OfTheWrongLengthAreAnErrorAndNoMore) {
   const auto f = session().function([] { return sr::Gather<int, 1>(std::vector<int>{1, 2}, {1000}); });
   EXPECT_ERROR(f(), sr::ErrorKind::function, "requires 1000 values, got 2");
-}
-
-TEST_P(Results, ShapesThatDifferBetweenRanksAreAnError) {
-  if (world_size() == 1) GTEST_SKIP() << "one rank has no other to differ from";
-  for (const std::int64_t base : {std::int64_t{1}, std::int64_t{40'000}}) {
-    const auto f = session().function(
-        [](sr::CpuWorker& worker, std::int64_t size) { return sr::Sum<float, 1>(worker, {size + worker.rank()}); },
-        "uneven");
-    EXPECT_ERROR(f(base), sr::ErrorKind::function, "output 0 has shape");
-    EXPECT_EQ(session().function([]() -> sr::Sum<int> { return 1; })(), world_size());
-  }
-}
-
-TEST_P(Results, WithoutMemoryAreAnError) {
-  const auto f = session().function(
-      [](sr::CpuWorker&) { return sr::Sum<float, 1>(sr::Shape<1>{3}, syncrun::detail::OutputBuffer{}); });
-  EXPECT_ERROR(f(), sr::ErrorKind::function, "without memory");
 }
 
 struct Stacked {
@@ -112,6 +89,131 @@ TEST_P(Results, AreStackedByRank) {
 TEST_P(Results, EmptyArraysAreFine) {
   const auto f = session().function([](sr::CpuWorker& worker) { return sr::Gather<float, 2>(worker, {0, 3}); });
   EXPECT_EQ(f().shape(), (sr::Shape<2>{0, 3}));
+}
+
+// ---- some of the outputs -----------------------------------------------------------------------------------------
+
+struct Stats {
+  sr::Avg<double, 1> mean;
+  sr::Max<double> max;
+  sr::Sum<std::int64_t, 1> counts;
+  sr::Gather<double, 1> rows;
+};
+
+std::int64_t wanted_of(sr::CpuWorker& worker) {
+  std::int64_t wanted = 0;
+  for (std::size_t i = 0; i < 4; ++i) wanted |= std::int64_t{worker.wants(i)} << i;
+  return wanted;
+}
+
+/// Computes all outputs. Writes to `counts` which outputs are requested, as bits. Depending on `size`, the outputs are
+/// small, or so large that the workers reduce them.
+Stats stats(sr::CpuWorker& worker, sr::Scattered<const double, 1> x, std::int64_t size) {
+  Stats own{.mean = {worker, {size}}, .max = x[0], .counts = {worker, {size}}, .rows = {x, {x.rows()}}};
+  for (const double value : x) {
+    for (auto& mean : own.mean) mean += value / static_cast<double>(x.rows());
+    own.max = std::max(own.max.value(), value);
+  }
+  std::fill(own.counts.begin(), own.counts.end(), wanted_of(worker));
+  return own;
+}
+
+class Subset : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(Subset, 1, 3);
+
+TEST_P(Subset, GivesTheSameAsTheWhole) {
+  const auto f = session().function(stats);
+  const auto x = session().data(counting<double>(20));
+  for (const std::int64_t size : {1, 40'000}) {
+    for (const std::int64_t slices : {1, 3}) {
+      const sr::CallOptions options{.slices = slices};
+      const Stats all = f(x, size, options);
+      const auto last = static_cast<std::size_t>(size) - 1;
+      EXPECT_EQ((f.only<&Stats::mean>()(x, size, options).to_vector()[last]), all.mean.to_vector()[last]);
+      EXPECT_EQ((f.only<&Stats::max>()(x, size, options)), 19);
+      EXPECT_EQ((f.only<&Stats::rows>()(x, size, options).to_vector()), counting<double>(20));
+      const auto [rows, max, mean] = f.only<&Stats::rows, &Stats::max, &Stats::mean>()(x, size, options);
+      EXPECT_EQ(rows.to_vector(), counting<double>(20));
+      EXPECT_EQ(max, 19);
+      EXPECT_EQ(mean.size(), size);
+      EXPECT_EQ(mean.to_vector(), all.mean.to_vector());
+    }
+  }
+}
+
+TEST_P(Subset, IsKnownToTheBody) {
+  const auto f = session().function(stats);
+  const auto x = session().data(std::vector<double>(static_cast<std::size_t>(world_size()), 1.0));
+  const auto sum_of = [&](std::int64_t mask) { return mask * world_size(); };
+  EXPECT_EQ(f(x, 1).counts[0], sum_of(15));
+  EXPECT_EQ((f.only<&Stats::counts>()(x, 1)[0]), sum_of(4));
+  EXPECT_EQ((std::get<1>(f.only<&Stats::max, &Stats::counts>()(x, 1))[0]), sum_of(6));
+  EXPECT_EQ((f.only<2>()(x, 1)[0]), sum_of(4)) << "by number";
+}
+
+TEST_P(Subset, NeedNotBeReturnedWhereItIsNotWanted) {
+  const auto f = session().function([](sr::CpuWorker& worker, sr::Scattered<const double, 1> x) {
+    Stats own;
+    if (worker.wants<&Stats::mean>()) throw std::runtime_error("computed what nobody wants");
+    if (worker.wants<&Stats::max>()) own.max = x[x.rows() - 1];
+    // This output is not requested, so its errors do not matter: it has no memory, and its shape differs between ranks.
+    own.counts = sr::detail::HandleAccess::make<sr::Sum<std::int64_t, 1>>(sr::Shape<1>{worker.rank() + 1},
+                                                                          sr::detail::OutputBuffer{});
+    return own;
+  });
+  const auto x = session().data(counting<double>(20));
+  EXPECT_EQ(f.only<&Stats::max>()(x), 19);
+  EXPECT_EQ(f.only<&Stats::max>()(x, {.slices = 2}), 19);
+  EXPECT_ERROR(f.only<&Stats::counts>()(x), sr::ErrorKind::function, "without memory");
+}
+
+TEST_P(Subset, WorksInFlightAndOnOneRank) {
+  const auto f = session().function(stats);
+  const auto x = session().data(counting<double>(20));
+  const auto max = f.only<&Stats::max>();
+  std::vector<sr::Future<sr::Max<double>>> futures;
+  for (int i = 0; i < 10; ++i) futures.push_back(max.async(x, 1, {.batch = i + 1}));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(futures[static_cast<std::size_t>(i)].get(), i);
+  EXPECT_EQ(max.on_rank(world_size() - 1)(x, 1), 19);
+  EXPECT_EQ((f.on_rank(0).only<&Stats::counts>()(x, 1)[0]), 4);
+}
+
+// ---- the same in each run ----------------------------------------------------------------------------------------
+
+class Properties : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(Properties, 1, 3);
+
+sr::Sum<float, 1> noisy_sums(sr::CpuWorker& worker, sr::Scattered<const float, 2> x) {
+  sr::Sum<float, 1> sums(worker, {x.shape(1)});
+  std::normal_distribution<float> noise;
+  for (std::int64_t i = 0; i < x.rows(); ++i) {
+    for (std::int64_t j = 0; j < x.shape(1); ++j) sums[j] += x(i, j) * noise(worker.rng());
+  }
+  return sums;
+}
+
+TEST_P(Properties, SessionsWithTheSameSeedAgreeInEveryBit) {
+  const auto run = [](sr::Session& session) {
+    const auto x = session.data(counting<float>(300), sr::Shape{100, 3});
+    const auto f = session.function(noisy_sums);
+    std::vector<float> results;
+    for (const int slices : {1, 3}) {
+      const auto sums = f(x, {.slices = slices});
+      results.insert(results.end(), sums.begin(), sums.end());
+    }
+    return results;
+  };
+  const auto first = run(session());
+  end_session();
+  sr::Session same(options());
+  const auto second = run(same);
+  EXPECT_EQ(std::memcmp(first.data(), second.data(), sizeof(float) * first.size()), 0);
+  same.close();
+  auto other = options();
+  other.seed = 1;
+  sr::Session different(other);
+  EXPECT_NE(run(different), first);
+  different.close();
 }
 
 }  // namespace

@@ -96,6 +96,21 @@ TEST_P(Profile, CountsEveryCallOfEveryRank) {
   EXPECT_NE(sr::to_string(profile).find("nothing\n  master"), std::string::npos) << sr::to_string(profile);
 }
 
+TEST_P(Profile, IsJsonIfTheNameOfTheFileSaysSo) {
+  const TemporaryFolder folder;
+  end_session();
+  open({.profile = folder.at("profile.json")});
+  const auto f = session().function([](int) {}, "nothing");
+  for (int i = 0; i < 3; ++i) f(i);
+  end_session();
+  const std::string json = text_of(folder.at("profile.json"));
+  EXPECT_EQ(json.find("{\"syncrun_profile\": 1, "), 0U);
+  EXPECT_EQ(json.find("\"elapsed_ns\": 0,"), std::string::npos) << "there were calls";
+  EXPECT_EQ(json.find("\"busy_ns\": 0,"), std::string::npos);
+  for (int rank = -1; rank < GetParam(); ++rank)
+    EXPECT_NE(json.find("{\"rank\": " + std::to_string(rank) + ", \"calls\": 3, "), std::string::npos) << json;
+}
+
 /// A span of a trace: its name, and its begin and end in microseconds.
 struct Span {
   std::string name;
@@ -260,20 +275,15 @@ TEST_P(Profile, WritesATableWhenTheSessionEnds) {
   EXPECT_NE(table.find("\n  rank 0                  1 "), std::string::npos) << table;
 }
 
-TEST_P(Profile, IsRefusedWhereItCannotBeWritten) {
+TEST_P(Profile, IsRefusedWhereItCannotBeWrittenAndKeptOnlyWhereItIsWanted) {
   end_session();
   EXPECT_ERROR(open({.trace = "/no/such/folder/trace"}), sr::ErrorKind::system, "/no/such/folder/trace");
   EXPECT_ERROR(open({.profile = "/no/such/folder/table"}), sr::ErrorKind::system, "/no/such/folder/table");
   open({.trace = "/dev/full"});
-  const auto f = session().function([](int) {}, "nothing");
+  const auto f = session().function([](int) {});
   for (int i = 0; i < 1000; ++i) f(i);
   EXPECT_ERROR(session().close(), sr::ErrorKind::system, "cannot write the trace /dev/full");
-}
-
-TEST_P(Profile, IsKeptOnlyWhereItIsWanted) {
-  end_session();
   open({});
-  session().function([](int) {})(1);
   EXPECT_ERROR(static_cast<void>(session().profile()), sr::ErrorKind::usage, "no profile is kept");
   session().close();
 }

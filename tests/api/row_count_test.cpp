@@ -25,16 +25,6 @@ sr::Gather<std::int64_t, 1> numbers(sr::CpuWorker& worker) {
   return out;
 }
 
-TEST_P(RowCount, GivesEveryRowToExactlyOneWorkerInRankOrder) {
-  const auto f = session().function(numbers);
-  for (const std::int64_t rows : {1, 2, 5, 23}) {
-    for (const std::int64_t slices : {std::int64_t{1}, (rows + 1) / 2, rows}) {
-      EXPECT_EQ(f({.rows = rows, .slices = slices}).to_vector(), counting<std::int64_t>(static_cast<std::size_t>(rows)))
-          << rows << " rows in " << slices << " slices";
-    }
-  }
-}
-
 /// Which rows a body computes, and in which slice.
 sr::Gather<std::int64_t, 1> place_of(const sr::AnyWorker& worker) {
   return {std::vector<std::int64_t>{worker.first_row(), worker.rows(), worker.slice()}, {3}};
@@ -50,41 +40,6 @@ TEST_P(RowCount, SplitsRowsAsThoseOfAnArray) {
       EXPECT_EQ(of_a_number({.rows = rows, .slices = slices}).to_vector(),
                 of_an_array(x, {.slices = slices}).to_vector());
     }
-  }
-}
-
-TEST_P(RowCount, WeightsAveragesByTheRows) {
-  struct Means {
-    sr::Avg<double> number;
-    sr::Avg<double, 1> numbers;
-  };
-  const auto f = session().function([](sr::CpuWorker& worker) {
-    const double mean = static_cast<double>(worker.first_row()) + static_cast<double>(worker.rows() - 1) / 2;
-    Means means{.number = mean, .numbers = {worker, {2}}};
-    std::fill(means.numbers.begin(), means.numbers.end(), mean);
-    return means;
-  });
-  for (const std::int64_t slices : {1, 3, 24}) {
-    const Means means = f({.rows = 24, .slices = slices});
-    EXPECT_NEAR(means.number, 11.5, 1e-12);
-    EXPECT_NEAR(means.numbers[1], 11.5, 1e-12);
-  }
-}
-
-TEST_P(RowCount, RunsABodyOncePerSliceThatHasRows) {
-  const auto f = session().function([](sr::CpuWorker& worker) -> sr::Stack<std::int64_t> { return worker.rows(); });
-  const auto world = static_cast<std::size_t>(world_size());
-  EXPECT_EQ(f({.rows = 6 * world, .slices = 3}).to_vector(), std::vector<std::int64_t>(3 * world, 2));
-  EXPECT_EQ(f({.rows = world, .slices = world_size()}).to_vector(), std::vector<std::int64_t>(world, 1));
-}
-
-TEST_P(RowCount, RunsNoBodyOnRanksWithoutRows) {
-  const auto f = session().function([](sr::CpuWorker& worker) -> sr::Stack<int> {
-    if (worker.rows() == 0) throw std::runtime_error("called without rows");
-    return worker.rank();
-  });
-  for (int rows = 1; rows <= world_size(); ++rows) {
-    EXPECT_EQ(f({.rows = rows}).to_vector(), counting<int>(static_cast<std::size_t>(rows)));
   }
 }
 
@@ -106,10 +61,8 @@ TEST_P(RowCount, RunsABodyWithACommunicatorOnEveryRank) {
 
 TEST_P(RowCount, GivesAllRowsToTheOneRankOfACall) {
   const auto f = session().function(numbers);
-  const auto where = session().function([](sr::CpuWorker& worker) -> sr::Stack<int> { return worker.rank(); });
   for (int rank = 0; rank < world_size(); ++rank) {
     EXPECT_EQ(f.on_rank(rank)({.rows = 10, .slices = 3}).to_vector(), counting<std::int64_t>(10));
-    EXPECT_EQ(where.on_rank(rank)({.rows = 10}).to_vector(), std::vector<int>{rank});
   }
 }
 
@@ -135,23 +88,6 @@ TEST_P(RowCount, GoesWithArgumentsThatHaveNoRowsOfTheCall) {
       });
   const std::vector<double> own(static_cast<std::size_t>(world_size()), 0.5);
   EXPECT_EQ(f(table, factor, own, 10.0, {.rows = 30, .slices = 4}), 10 * (1 + 2 + 3) + 300);
-}
-
-TEST_P(RowCount, WeightsTheSlicesOfAnUpdate) {
-  auto mean = session().shared<double, 1>("mean");
-  mean.broadcast(std::vector<double>{-1});
-  const auto f = session().function([](sr::CpuWorker& worker, sr::Update<sr::op::avg, double, 1> update) {
-    update.value()[0] = static_cast<double>(worker.first_row()) + static_cast<double>(worker.rows() - 1) / 2;
-  });
-  f(mean, {.rows = 5 * world_size(), .slices = 2});  // five rows a rank, in slices of three and two
-  for (int rank = 0; rank < world_size(); ++rank) EXPECT_NEAR(mean.get(rank)[0], 5 * rank + 2, 1e-12);
-}
-
-TEST_P(RowCount, OfRanksWithoutRowsLeavesAnUpdatedVariableAlone) {
-  auto updated = session().shared<double, 1>("updated");
-  updated.broadcast(std::vector<double>{-1});
-  session().function([](sr::Update<sr::op::sum, double, 1> update) { update.value()[0] = 7; })(updated, {.rows = 1});
-  for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(updated.get(rank)[0], rank == 0 ? 7 : -1);
 }
 
 TEST_P(RowCount, LeftOutCountsEveryRankAsOneRow) {
@@ -205,6 +141,7 @@ TEST_P(RowCount, ThatMakesNoSenseIsRefusedBeforeAnyWorkerMoves) {
                "rows is from 1 to 9223372036854775807, got 9223372036854775808");
   EXPECT_ERROR(f({.batch = 3, .rows = 5}), sr::ErrorKind::usage,
                "batch was given together with rows, but 'numbers' has no scattered argument: leave batch out");
+  EXPECT_ERROR(f({.batch = 3}), sr::ErrorKind::usage, "batch was given, but 'numbers' has no scattered argument");
   EXPECT_ERROR(f({.batch_s = 3, .rows = 5}), sr::ErrorKind::usage,
                "batch_s was given, but 'numbers' has no Sliced argument");
   EXPECT_ERROR(f({.rows = 5, .slices = 6}), sr::ErrorKind::usage, "slices is from 1 to the number of rows, 5, got 6");

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 
+#include "tests/api/element_types.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
@@ -114,30 +115,8 @@ TEST_P(SharedReductions, GiveTheSameWhereverTheyGo) {
     for (const std::int64_t size : {std::int64_t{0}, std::int64_t{1}, some(2, 100), some(1000, 9000)}) {
       check_reductions<float>(*this, session(), size, route);
     }
-    check_reductions<double>(*this, session(), some(1, 2000), route);
-    check_reductions<sr::float16>(*this, session(), some(1, 2000), route);
-    check_reductions<sr::bfloat16>(*this, session(), some(1, 200), route);
-    check_reductions<std::int8_t>(*this, session(), some(1, 2000), route);
-    check_reductions<std::int16_t>(*this, session(), some(1, 2000), route);
-    check_reductions<std::int32_t>(*this, session(), some(1, 2000), route);
-    check_reductions<std::int64_t>(*this, session(), some(1, 2000), route);
-    check_reductions<std::uint8_t>(*this, session(), some(1, 2000), route);
-    check_reductions<std::uint16_t>(*this, session(), some(1, 2000), route);
-    check_reductions<std::uint32_t>(*this, session(), some(1, 2000), route);
-    check_reductions<std::uint64_t>(*this, session(), some(1, 2000), route);
+    for_arithmetic_types([&]<class T> { check_reductions<T>(*this, session(), some(1, 2000), route); });
   }
-}
-
-TEST_P(SharedCollectives, GatherStackedKeepsCopiesApart) {
-  auto v = session().shared<int, 2>("v");
-  for (int rank = 0; rank < world_size(); ++rank) v.set(rank, std::vector<int>(6, rank), {2, 3});
-  const sr::Array<int, 3> all = v.gather_stacked();
-  EXPECT_EQ(all.shape(), (sr::Shape<3>{world_size(), 2, 3}));
-  for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(all(rank, 1, 2), rank);
-  if (world_size() == 1) return;
-  v.set(0, std::vector<int>(3), {1, 3});
-  EXPECT_ERROR(static_cast<void>(v.gather_stacked()), sr::ErrorKind::usage,
-               "gather_stacked of 'v' requires equal shapes on all ranks, got [1, 3] on rank 0");
 }
 
 TEST_P(SharedCollectives, ScatterTakesABatch) {
@@ -287,7 +266,11 @@ TEST_P(SharedCollectives, MisuseIsRefusedBeforeAnyWorkerMoves) {
   auto rows = session().shared<float, 2>("rows");
   for (int rank = 0; rank < n; ++rank)
     rows.set(rank, std::vector<float>(static_cast<std::size_t>(rank + 1)), {1, rank + 1});
+  EXPECT_ERROR(static_cast<void>(rows.gather_stacked()), sr::ErrorKind::usage,
+               "gather_stacked of 'rows' requires equal shapes on all ranks, got [1, 1] on rank 0");
   EXPECT_ERROR(rows.all_gather(), sr::ErrorKind::usage, "all_gather of 'rows' requires rows of one shape");
+  EXPECT_ERROR(static_cast<void>(rows.gather()), sr::ErrorKind::usage, "requires rows of one shape, got");
+  EXPECT_ERROR(rows.all_reduce(sr::Reduction::sum), sr::ErrorKind::usage, "requires equal shapes on all ranks, got");
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-// Train steps, replicated and sharded, for several numbers of workers and slices. The tests compare with the same steps
-// computed here, serially and over all rows at once.
+// Train steps, replicated and sharded, for several numbers of workers and slices, with groups of parameters and with a
+// clipped gradient. The tests compare with the same steps computed here, serially and over all rows at once.
 
 #include <cmath>
-#include <random>
+#include <limits>
 
+#include "tests/api/train_steps.hpp"
 #include "tests/support/least_squares.hpp"
 #include "tests/support/on_workers.hpp"
 
@@ -17,53 +18,13 @@ using least_squares::Serial;
 class TrainStep : public OnWorkers {};
 INSTANTIATE_ON_WORKERS(TrainStep, 1, 3);
 
-template <class T>
-sr::Shared<T, 1> weights_of(sr::Session& session, const Serial& serial, const char* name = "") {
-  auto weights = session.shared<T, 1>(name);
-  weights.broadcast(as<T>(serial.params));
-  return weights;
-}
-
-template <class T>
-void expect_equal_on_all_ranks(sr::Session& session, const sr::Shared<T, 1>& weights, const std::vector<double>& values,
-                               double tolerance) {
-  const auto first = weights.get(0).to_vector();
-  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(first[i], values[i], tolerance) << "parameter " << i;
-  for (int rank = 1; rank < session.world_size(); ++rank) EXPECT_EQ(weights.get(rank).to_vector(), first);
-}
-
-/// Takes ten steps on random batches, in random numbers of slices. There are fewer parameters than ranks, or more.
-template <class T>
-void follow(sr::Session& session, sr::StepForm form, double tolerance) {
-  std::mt19937 random(7);
-  for (const std::int64_t columns : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, std::int64_t{800}}) {
-    constexpr std::int64_t kRows = 40;
-    Serial serial = problem(kRows, columns, 3);
-    const auto x = session.data(as<T>(serial.x), sr::Shape{kRows, columns});
-    const auto y = session.data(as<T>(serial.y));
-    const auto weights = weights_of<T>(session, serial);
-    auto step = sr::train_step<sr::Adam>(session, loss_and_gradient<T>, weights, {.form = form});
-    for (int i = 0; i < 10; ++i) {
-      std::vector<std::int64_t> batch(1 + random() % kRows);
-      for (auto& row : batch) row = static_cast<std::int64_t>(random() % kRows);
-      const auto slices = static_cast<std::int64_t>(1 + random() % std::min<std::size_t>(batch.size(), 6));
-      const sr::Adam adam{.learning_rate = 0.02 / (1 + i)};
-      const double loss = step(x, y, adam, {.batch = batch, .slices = slices});
-      EXPECT_NEAR(loss, serial.take(batch, adam), tolerance * 100);
-    }
-    EXPECT_EQ(step.steps(), 10);
-    expect_equal_on_all_ranks(session, weights, serial.params, tolerance);
-  }
-}
-
 TEST_P(TrainStep, IsTheSameForAnyNumberOfWorkersAndSlices) {
-  follow<double>(session(), sr::StepForm::replicated, 1e-12);
-  follow<float>(session(), sr::StepForm::replicated, 1e-5);
-}
-
-TEST_P(TrainStep, IsTheSameSharded) {
-  follow<double>(session(), sr::StepForm::sharded, 1e-12);
-  follow<float>(session(), sr::StepForm::sharded, 1e-5);
+  for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    for (const std::int64_t columns : {1, 3, 17, 800}) {  // fewer parameters than ranks, or more
+      follow_serial_steps<double>(session(), loss_and_gradient<double>, {.form = form}, columns, 1e-12);
+      follow_serial_steps<float>(session(), loss_and_gradient<float>, {.form = form}, columns, 1e-5);
+    }
+  }
 }
 
 /// Checks that both forms agree within `tolerance` after ten steps.
@@ -293,6 +254,95 @@ TEST_P(TrainStep, RefusesWhatMakesNoSenseBeforeAnythingMoves) {
   }
   step(x, {});
   EXPECT_EQ(step.steps(), 1);
+}
+
+// ---- groups and clipping -----------------------------------------------------------------------------------------
+
+class StepGroups : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(StepGroups, 1, 3);
+
+/// Ten steps in both forms next to the serial ones.
+void follow(sr::Session& session, std::int64_t columns, const std::vector<sr::ParameterGroup>& groups,
+            double clip_norm) {
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    follow_serial_steps<double>(session, loss_and_gradient<double>,
+                                {.form = form, .groups = groups, .clip_norm = clip_norm}, columns, 1e-12);
+  }
+}
+
+TEST_P(StepGroups, HaveTheirOwnRatesAndDecays) {
+  follow(session(), 17,
+         {{.begin = 2, .end = 5, .learning_rate = 0.5},
+          {.begin = 5, .end = 9, .weight_decay = 0},
+          {.begin = 12, .end = 17, .learning_rate = 2, .weight_decay = 3}},
+         0);
+  follow(session(), 9'000, {{.begin = 100, .end = 8'900, .weight_decay = 0}}, 0);
+}
+
+TEST_P(StepGroups, ThatAreFrozenStayAsTheyAre) {
+  follow(session(), 17, {{.begin = 0, .end = 6, .learning_rate = 0}, {.begin = 8, .end = 9, .learning_rate = 0}}, 0);
+  follow(session(), 3, {{.begin = 0, .end = 3, .learning_rate = 0}}, 0);
+}
+
+TEST_P(StepGroups, TheNormOfTheGradientIsClipped) {
+  follow(session(), 17, {}, 0.05);
+  follow(session(), 17, {}, std::numeric_limits<double>::infinity());
+  follow(session(), 2, {}, 0.1);
+  follow(session(), 9'000, {{.begin = 100, .end = 8'900, .learning_rate = 0}}, 0.5);
+}
+
+TEST_P(StepGroups, WithoutFactorsChangeNoBit) {
+  constexpr std::int64_t kRows = 30;
+  const Serial serial = problem(kRows, 50, 3);
+  const auto x = session().data(serial.x, sr::Shape{kRows, std::int64_t{50}});
+  const auto y = session().data(serial.y);
+  const auto train = [&](const sr::TrainStepOptions& options) {
+    auto weights = session().shared<double, 1>();
+    weights.broadcast(serial.params);
+    auto step = sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, weights, options);
+    for (int i = 0; i < 5; ++i) step(x, y, {.learning_rate = 0.02});
+    return weights.get(0).to_vector();
+  };
+  EXPECT_EQ(train({.groups = {{.begin = 7, .end = 31}}, .clip_norm = 1e9}), train({}));
+}
+
+TEST_P(StepGroups, ANormThatIsNotFiniteIsAnErrorAndChangesNothing) {
+  const Serial serial = problem(10, 4, 3);
+  const auto x = session().data(serial.x, sr::Shape{std::int64_t{10}, std::int64_t{4}});
+  const auto y = session().data(serial.y);
+  auto weights = session().shared<double, 1>();
+  const std::vector<double> huge(4, 1e300);
+  weights.broadcast(huge);
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    auto step = sr::train_step<sr::Sgd>(session(), loss_and_gradient<double>, weights, {.form = form, .clip_norm = 1});
+    EXPECT_ERROR(step(x, y, {}), sr::ErrorKind::function, "the norm of the gradient is inf, expected a finite number");
+    EXPECT_EQ(weights.get(0).to_vector(), huge);
+    EXPECT_EQ(step.steps(), 0);
+    // The step goes on with other parameters.
+    weights.broadcast(serial.params);
+    step(x, y, {});
+    EXPECT_NE(weights.get(0).to_vector(), serial.params);
+    weights.broadcast(huge);
+  }
+}
+
+TEST_P(StepGroups, ThatAreWrongAreRefused) {
+  auto weights = session().shared<double, 1>();
+  weights.broadcast(std::vector<double>(10));
+  const auto make = [&](const std::vector<sr::ParameterGroup>& groups, double clip_norm = 0) {
+    return sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, weights,
+                                    {.groups = groups, .clip_norm = clip_norm});
+  };
+  EXPECT_ERROR(make({{.begin = 0, .end = 11}}), sr::ErrorKind::usage, "to 11 is not within the 10 parameters");
+  EXPECT_ERROR(make({{.begin = -1, .end = 2}}), sr::ErrorKind::usage, "elements -1 to 2 is not within");
+  EXPECT_ERROR(make({{.begin = 5, .end = 2}}), sr::ErrorKind::usage, "elements 5 to 2 is not within");
+  EXPECT_ERROR(make({{.begin = 0, .end = 5}, {.begin = 4, .end = 6}}), sr::ErrorKind::usage,
+               "a group begins at element 4, but the one before it ends at 5");
+  EXPECT_ERROR(make({{.begin = 0, .end = 5, .learning_rate = -1}}), sr::ErrorKind::usage, "expected finite numbers");
+  EXPECT_ERROR(make({{.begin = 0, .end = 5, .weight_decay = std::nan("")}}), sr::ErrorKind::usage, "finite numbers");
+  EXPECT_ERROR(make({}, -1), sr::ErrorKind::usage, "clip_norm is -1");
+  EXPECT_ERROR(make({}, std::nan("")), sr::ErrorKind::usage, "clip_norm is nan");
+  EXPECT_ERROR(static_cast<void>(make({}).gradient_norm()), sr::ErrorKind::usage, "the step has no clip_norm");
 }
 
 }  // namespace

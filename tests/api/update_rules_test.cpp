@@ -1,7 +1,11 @@
 // Update rules in bodies. The tests compare with numbers computed beforehand (update_reference.py), and use the rules
-// wrongly.
+// wrongly. Also schedules: factors for the learning rate.
 
+#include <gtest/gtest.h>
+
+#include <array>
 #include <cmath>
+#include <syncrun/schedules.hpp>
 
 #include "tests/api/update_reference.hpp"
 #include "tests/support/on_workers.hpp"
@@ -118,13 +122,12 @@ TEST_P(UpdateRule, GivesWhatItsPaperSays) {
 
 // Updates a part of a vector that may begin anywhere. The rest stays as it is.
 TEST_P(UpdateRule, TakesAnyPartOfAVector) {
-  const auto f = session().function(
-      +[](sr::CpuWorker& worker, sr::Local<float, 1> params, std::int64_t begin, std::int64_t count) {
+  const auto f =
+      session().function([](sr::CpuWorker& worker, sr::Local<float, 1> params, std::int64_t begin, std::int64_t count) {
         const std::vector<float> ones(static_cast<std::size_t>(count), 1.0F);
         sr::update(worker, sr::Sgd{.learning_rate = 1},
                    params.span().subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)), ones);
-      },
-      "part");
+      });
   auto params = session().shared<float, 1>("params");
   for (const auto& [begin, count] : {std::pair{0, 0}, {3, 1}, {1, 7}, {5, 20}, {29, 1}}) {
     params.broadcast(std::vector<float>(30, 2.0F));
@@ -150,15 +153,13 @@ TEST_P(UpdateRule, HasStateOfItsOwnMaking) {
 }
 
 TEST_P(UpdateRule, RefusesVectorsOfOtherLengths) {
-  const auto f = session().function(
-      +[](sr::CpuWorker& worker, std::int64_t gradient, std::int64_t m, std::int64_t v) {
-        std::vector<double> params(4);
-        const std::vector<double> g(static_cast<std::size_t>(gradient));
-        std::vector<double> first(static_cast<std::size_t>(m));
-        std::vector<double> second(static_cast<std::size_t>(v));
-        sr::update(worker, sr::Adam{.step = 1}, params, g, first, second);
-      },
-      "lengths");
+  const auto f = session().function([](sr::CpuWorker& worker, std::int64_t gradient, std::int64_t m, std::int64_t v) {
+    std::vector<double> params(4);
+    const std::vector<double> g(static_cast<std::size_t>(gradient));
+    std::vector<double> first(static_cast<std::size_t>(m));
+    std::vector<double> second(static_cast<std::size_t>(v));
+    sr::update(worker, sr::Adam{.step = 1}, params, g, first, second);
+  });
   f(4, 4, 4);
   EXPECT_ERROR(f(3, 4, 4), sr::ErrorKind::function, "gradient has 3 elements, but params has 4");
   EXPECT_ERROR(f(4, 5, 4), sr::ErrorKind::function, "state vector 0 (m) has 5 elements, but params has 4");
@@ -175,6 +176,45 @@ TEST_P(UpdateRule, RefusesHyperparametersThatMakeNoSense) {
   EXPECT_ERROR(call({.learning_rate = -1, .step = 1}), sr::ErrorKind::function, "adam: learning_rate");
   EXPECT_ERROR(call({}), sr::ErrorKind::function, "adam: step is the number of this update, from 1, got 0");
   EXPECT_EQ(variables.params.get(0)[0], 1);
+}
+
+// ---- schedules ---------------------------------------------------------------------------------------------------
+
+TEST(Schedules, WarmUpReachesOneInItsLastStep) {
+  EXPECT_DOUBLE_EQ(syncrun::warm_up(0, 4), 0.25);
+  EXPECT_DOUBLE_EQ(syncrun::warm_up(2, 4), 0.75);
+  EXPECT_DOUBLE_EQ(syncrun::warm_up(3, 4), 1);
+  EXPECT_DOUBLE_EQ(syncrun::warm_up(1000, 4), 1);
+  EXPECT_DOUBLE_EQ(syncrun::warm_up(0, 0), 1);
+}
+
+TEST(Schedules, ACosineFallsFromOneToTheLowestValue) {
+  const syncrun::DecayRange range{.begin = 10, .end = 30, .lowest = 0.1};
+  EXPECT_DOUBLE_EQ(syncrun::cosine_decay(0, range), 1);
+  EXPECT_DOUBLE_EQ(syncrun::cosine_decay(10, range), 1);
+  EXPECT_DOUBLE_EQ(syncrun::cosine_decay(20, range), 0.55);
+  EXPECT_DOUBLE_EQ(syncrun::cosine_decay(30, range), 0.1);
+  EXPECT_DOUBLE_EQ(syncrun::cosine_decay(99, range), 0.1);
+  for (std::int64_t i = 11; i <= 30; ++i)
+    EXPECT_LT(syncrun::cosine_decay(i, range), syncrun::cosine_decay(i - 1, range));
+  EXPECT_NEAR(syncrun::cosine_decay(15, range), 0.1 + 0.45 * (1 + std::sqrt(0.5)), 1e-15);
+}
+
+TEST(Schedules, ALineFallsFromOneToTheLowestValue) {
+  const syncrun::DecayRange range{.begin = 2, .end = 6, .lowest = 0.2};
+  EXPECT_DOUBLE_EQ(syncrun::linear_decay(2, range), 1);
+  EXPECT_DOUBLE_EQ(syncrun::linear_decay(3, range), 0.8);
+  EXPECT_DOUBLE_EQ(syncrun::linear_decay(6, range), 0.2);
+  EXPECT_DOUBLE_EQ(syncrun::linear_decay(7, range), 0.2);
+  EXPECT_DOUBLE_EQ(syncrun::linear_decay(5, {.begin = 5, .end = 5, .lowest = 0.5}), 0.5);
+}
+
+TEST(Schedules, StepsMultiplyAtTheirMilestones) {
+  constexpr std::array<std::int64_t, 2> kMilestones{30, 60};
+  EXPECT_DOUBLE_EQ(syncrun::step_decay(29, kMilestones, 0.1), 1);
+  EXPECT_DOUBLE_EQ(syncrun::step_decay(30, kMilestones, 0.1), 0.1);
+  EXPECT_DOUBLE_EQ(syncrun::step_decay(60, kMilestones, 0.1), 0.1 * 0.1);
+  EXPECT_DOUBLE_EQ(syncrun::step_decay(60, {}, 0.1), 1);
 }
 
 }  // namespace

@@ -1,16 +1,22 @@
-// Weights of ranks: Session::set_weights. Results are those of one rank, and only the division of the rows differs.
+// Weights of ranks: set_weights, and balance(), which finds them. Results are those of one rank, and only the division of
+// the rows differs.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
 
-#include "tests/support/least_squares.hpp"
+#include "tests/api/train_steps.hpp"
 #include "tests/support/on_workers.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace {
+
+using namespace std::chrono_literals;
 
 /// Weights 1, 2, 3, ... for ranks 0, 1, 2, ...
 class Weights : public OnWorkers {
@@ -83,18 +89,6 @@ TEST_P(Weights, DivideTheRowsOfAnArrayAndOfANumberInProportion) {
   const Seen of_number = session().function(rows_of_number)({.rows = 10 * unit});
   EXPECT_EQ(of_number.rows.to_vector(), rows);
   EXPECT_EQ(of_number.first.to_vector(), first);
-}
-
-TEST_P(Weights, KeepTheAverageOfACommunicatorExact) {
-  const auto x = session().data(squares(53));
-  const auto f = session().function([](sr::Comm& comm, sr::Scattered<const double, 1> x) -> sr::Max<double> {
-    const double sum = std::accumulate(x.begin(), x.end(), 0.0);
-    return comm.all_reduce(x.rows() == 0 ? 0 : sum / static_cast<double>(x.rows()), sr::Reduction::avg);
-  });
-  session().set_weights(rising());
-  double mean = 0;
-  for (const double value : squares(53)) mean += value / 53;
-  for (const std::int64_t rows : {53, 1}) EXPECT_NEAR(f(x, {.batch = rows}), rows == 1 ? 0 : mean, 1e-9);
 }
 
 TEST_P(Weights, OfTheRanksOfASetDivideItsRows) {
@@ -222,38 +216,154 @@ TEST_P(WeightZero, StillRunsABodyWithACommunicator) {
   EXPECT_EQ(f({.rows = 9}), 0);
 }
 
-/// Takes steps with weights that change, and compares with serial steps.
-void follow_steps(sr::Session& session, sr::StepForm form, const std::vector<std::vector<double>>& weights) {
-  constexpr std::int64_t kRows = 41;
-  auto serial = least_squares::problem(kRows, 9, 3);
-  const auto x = session.data(serial.x, sr::Shape{kRows, 9});
-  const auto y = session.data(serial.y);
-  auto params = session.shared<double, 1>();
-  params.broadcast(serial.params);
-  auto step = sr::train_step<sr::Adam>(session, least_squares::loss_and_gradient<double>, params, {.form = form});
-  std::mt19937 random(7);
-  for (std::size_t i = 0; i < 12; ++i) {
-    session.set_weights(weights[i % weights.size()]);
-    std::vector<std::int64_t> batch(6 + random() % kRows);
-    for (auto& row : batch) row = static_cast<std::int64_t>(random() % kRows);
-    const sr::Adam adam{.learning_rate = 0.02};
-    const double loss = step(x, y, adam, {.batch = batch, .slices = static_cast<std::int64_t>(1 + i % 4)});
-    EXPECT_NEAR(loss, serial.take(batch, adam), 1e-10);
-    if (form == sr::StepForm::replicated) continue;
-    // The state of a sharded step keeps equal shares. So it can be gathered and scattered with any weights.
-    for (auto& vector : step.state()) vector.scatter(vector.gather().to_vector());
-  }
-  const auto first = params.get(0).to_vector();
-  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_NEAR(first[i], serial.params[i], 1e-12);
-  for (int rank = 1; rank < session.world_size(); ++rank) EXPECT_EQ(params.get(rank).to_vector(), first);
-}
-
 TEST_P(Weights, LetATrainStepGiveTheParametersOfOneRank) {
   std::vector<double> one(rising().size(), 0.0);
   one.back() = 1;
+  const std::vector<std::vector<double>> changing{rising(), {}, falling(), one};
   for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
-    follow_steps(session(), form, {rising(), {}, falling(), one});
+    const auto before = [&](auto& step, int i) {
+      session().set_weights(changing[static_cast<std::size_t>(i) % changing.size()]);
+      // The state of a sharded step keeps equal shares. So it can be gathered and scattered with any weights.
+      if (form == sr::StepForm::replicated) return;
+      for (auto& vector : step.state()) vector.scatter(vector.gather().to_vector());
+    };
+    follow_serial_steps<double>(session(), least_squares::loss_and_gradient<double>, {.form = form}, 9, 1e-12, before);
   }
+}
+
+// ---- balance(): bodies sleep, and measure for how long -----------------------------------------------------------
+
+/// In a worker: for each run of compute(), the seconds that it took for a row.
+std::vector<double> seconds_per_row;
+
+/// Rank 0 sleeps four times as long for a row as the others.
+void compute(const sr::CpuWorker& worker) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(worker.rows() * (worker.rank() == 0 ? 16ms : 4ms));
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  seconds_per_row.push_back(taken.count() / static_cast<double>(worker.rows()));
+}
+
+class Balance : public OnWorkers {
+ protected:
+  /// Expects the weights that follow from how long the ranks slept. On a busy machine, a rank sleeps longer than it
+  /// asked for. In each of the five calls, a rank has called compute() `slices` times, with equally many rows.
+  void expect_weights_of_times(const std::vector<double>& weights, std::ptrdiff_t slices = 1) {
+    ASSERT_EQ(weights.size(), static_cast<std::size_t>(world_size()));
+    std::vector<double> speeds;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const double time = median_of_the_last_three(rank, slices);
+      speeds.push_back(1 / time);
+    }
+    const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+    for (std::size_t rank = 0; rank < weights.size(); ++rank) {
+      EXPECT_NEAR(weights[rank], speeds[rank] / all, 0.04) << "rank " << rank;
+    }
+    EXPECT_NEAR(std::accumulate(weights.begin(), weights.end(), 0.0), 1, 1e-12);
+  }
+
+ private:
+  double median_of_the_last_three(int rank, std::ptrdiff_t slices) {
+    const auto times_of = session().function([] {
+      const auto count = static_cast<std::int64_t>(seconds_per_row.size());
+      return sr::Gather<double, 1>(seconds_per_row, {count});
+    });
+    const std::vector<double> times = times_of.on_rank(rank)().to_vector();
+    if (std::ssize(times) != 5 * slices) throw std::runtime_error(std::to_string(times.size()) + " runs of compute()");
+    std::vector<double> by_call;
+    for (auto slice = times.begin() + 2 * slices; slice < times.end(); slice += slices) {
+      by_call.push_back(std::accumulate(slice, slice + slices, 0.0) / static_cast<double>(slices));
+    }
+    std::sort(by_call.begin(), by_call.end());
+    return by_call.at(1);
+  }
+};
+INSTANTIATE_ON_WORKERS(Balance, 3);
+
+sr::Sum<std::int64_t> rows_in_time(sr::CpuWorker& worker) {
+  compute(worker);
+  return worker.rows();
+}
+
+TEST_P(Balance, GivesFewRowsToTheSlowRank) {
+  std::vector<double> one(static_cast<std::size_t>(world_size()), 0.0);
+  one.back() = 1;
+  session().set_weights(one);  // balance() measures with equal shares
+  const auto f = session().function(rows_in_time);
+  const auto weights = session().balance(f, {.rows = 20 * world_size()});
+  expect_weights_of_times(weights);
+  EXPECT_EQ(session().weights(), weights);
+  const auto where = session().function(
+      [](sr::CpuWorker& worker) { return sr::Gather<std::int64_t, 1>(std::vector{worker.rows()}, {1}); });
+  const auto rows = where({.rows = 1000}).to_vector();
+  EXPECT_NEAR(static_cast<double>(rows[0]), 1000 * weights[0], 1);
+  EXPECT_EQ(f({.rows = 30}), 30);
+}
+
+TEST_P(Balance, TakesTheArgumentsAndTheOptionsOfTheCall) {
+  const auto x = session().data(counting<double>(static_cast<std::size_t>(80)));
+  const auto f = session().function([](sr::CpuWorker& worker, sr::Scattered<const double, 1> x, double offset) {
+    compute(worker);
+    return sr::Sum<double>(std::accumulate(x.begin(), x.end(), offset));
+  });
+  expect_weights_of_times(session().balance(f, x, 1.5, sr::CallOptions{.batch = 20 * world_size(), .slices = 4}), 4);
+}
+
+// In the collective, each rank waits for the slow one. This time does not count.
+TEST_P(Balance, LeavesOutWaitsForPeersInCollectives) {
+  const auto f = session().function([](sr::CpuWorker& worker, sr::Comm& comm) -> sr::Max<int> {
+    comm.barrier();
+    compute(worker);
+    comm.barrier();
+    return comm.all_reduce(1, sr::Reduction::sum);
+  });
+  expect_weights_of_times(session().balance(f, {.rows = 20 * world_size()}));
+}
+
+TEST_P(Balance, MeasuresTheRowsOfCopiesAsTheyAre) {
+  std::vector<double> rising = counting<double>(static_cast<std::size_t>(world_size()), 1);
+  session().set_weights(rising);
+  auto own = session().shared<double, 1>("own");
+  own.scatter(counting<double>(static_cast<std::size_t>(40)));
+  const auto f = session().function(
+      [](sr::CpuWorker& worker, sr::Sliced<const double, 1>) -> sr::Sum<int> { return compute(worker), 1; });
+  expect_weights_of_times(session().balance(f, own));
+}
+
+TEST_P(Balance, RefusesWhatHasNoTimePerRowAndKeepsTheWeights) {
+  const std::vector<double> weights = counting<double>(static_cast<std::size_t>(world_size()), 1);
+  session().set_weights(weights);
+  const auto f = session().function(rows_in_time, "rows_in_time");
+  const std::string ranks = std::to_string(world_size());
+  EXPECT_ERROR(session().balance(f), sr::ErrorKind::usage,
+               "balance measures the time per row, but 'rows_in_time' has no rows: pass the number of rows of the call "
+               "as rows");
+  EXPECT_ERROR(session().balance(f, {.rows = world_size() - 1}), sr::ErrorKind::usage,
+               "balance requires a row for each of the " + ranks + " ranks, but 'rows_in_time' has " +
+                   std::to_string(world_size() - 1) + ": pass more rows");
+  EXPECT_ERROR(session().balance(f.on_rank(1), {.rows = 10}), sr::ErrorKind::usage,
+               "balance measures all " + ranks +
+                   " ranks, but 'rows_in_time' runs on 1: pass the function without on_rank or on");
+  auto own = session().shared<double, 1>("own");
+  own.scatter(std::vector<double>{1});
+  const auto sliced = session().function([](sr::Sliced<const double, 1>) {}, "sliced");
+  EXPECT_ERROR(session().balance(sliced, own), sr::ErrorKind::usage,
+               "balance requires a row for each rank, but 'sliced' has none on rank 0: give every rank rows");
+  const auto fails = session().function([](sr::CpuWorker& worker) {
+    if (worker.rank() == 1) throw std::runtime_error("no");
+  });
+  EXPECT_ERROR(session().balance(fails, {.rows = 10}), sr::ErrorKind::function, "no");
+  EXPECT_EQ(session().weights(), weights);
+  EXPECT_EQ(f({.rows = 3}), 3) << "the session is usable afterwards";
+}
+
+TEST_P(Balance, GivesOneRankAllRowsAndRefusesAFunctionOfAnotherSession) {
+  const auto f = session().function(rows_in_time, "rows_in_time");
+  end_session();
+  sr::Session other({.processes = "1"});
+  EXPECT_EQ(other.balance(other.function([](sr::CpuWorker&) {}), {.rows = 3}), std::vector<double>{1});
+  EXPECT_ERROR(other.balance(f, {.rows = 10}), sr::ErrorKind::usage, "balance: 'rows_in_time' is of another session");
+  other.close();
 }
 
 }  // namespace

@@ -20,11 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-Words with(Words options, const Words& more) {
-  options.insert(options.end(), more.begin(), more.end());
-  return options;
-}
-
 const Words kModel{"--model", "custom_mlp:2,64,0.2,0.5", "--dtype", "float64"};
 
 /// A process whose initial environment contains all these variables, or 0 if there is none.
@@ -86,7 +81,7 @@ TEST(MnistCheckpoint, AfterAWorkerWasKilledTheLossesAreThoseOfAnUninterruptedRun
   for (int attempt = 0; attempt < 10 && !has_killed; ++attempt) {  // a run may end before it is killed
     const TemporaryFolder folder;
     const Killer killer(folder / "run", std::chrono::milliseconds(random() % 100));
-    const auto losses = losses_under(with({"--max-restarts", "1"}, cpu_devices(2)),
+    const auto losses = losses_under(with({"--max-restarts", "1"}, devices(2)),
                                      with(options, {"--checkpoint", (folder / "run").string()}));
     EXPECT_EQ(losses, whole) << "to the last bit";
     has_killed = killer.has_killed();

@@ -23,12 +23,6 @@ inline std::vector<double> noise(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
-inline double dot(std::span<const double> a, std::span<const double> b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 /// Expects d loss / d values[i] to be gradient[i] for every `stride`-th i. `loss` is a function of `values`.
 template <typename Loss>
 void expect_gradient(std::vector<double>& values, std::span<const double> gradient, Loss loss, std::size_t stride = 1) {

@@ -7,14 +7,12 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
 #include "demos/examples/images.hpp"
 #include "demos/examples/synthetic_images.hpp"
-#include "demos/examples/tar_shard.hpp"
 #include "tests/support/command_run.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -145,35 +143,6 @@ TEST(ImageDecoder, DecodesAnImageAfterOneWithADamagedHeader) {
   EXPECT_THROW(decoder.decode(damaged, "damaged", second.view()), examples::DataError);
   decoder.decode(image, "image", second.view());
   EXPECT_EQ(second.to_vector(), first.to_vector());
-}
-
-/// The names of all images of the shards in this order.
-std::vector<std::string> names_of(examples::ShuffledShards images) {
-  std::vector<std::string> names;
-  while (const auto image = images.next()) names.push_back(image->name);
-  return names;
-}
-
-TEST(ShuffledShards, ReturnEveryImageOnceInAnOrderOfTheEpoch) {
-  const TemporaryFolder folder;
-  examples::write_tar_shards(folder / "shards");
-  const auto shards = examples::sorted_files(folder / "shards");
-  const auto epoch = [&](std::int64_t number) { return names_of({shards, 3, examples::random_numbers(1, number, 0)}); };
-  const std::vector<std::string> first = epoch(0);
-  EXPECT_EQ(std::set<std::string>(first.begin(), first.end()).size(), 60U);
-  EXPECT_EQ(first.size(), 60U);
-  EXPECT_FALSE(std::is_sorted(first.begin(), first.end()));
-  EXPECT_EQ(epoch(0), first);
-  EXPECT_NE(epoch(1), first);
-}
-
-TEST(Shuffled, ReturnsEveryNumberOnceInAnOrderOfTheSeedAndTheEpoch) {
-  std::vector<std::size_t> order = examples::shuffled(100, 1, 0);
-  EXPECT_EQ(examples::shuffled(100, 1, 0), order);
-  EXPECT_NE(examples::shuffled(100, 2, 0), order);
-  EXPECT_NE(examples::shuffled(100, 1, 1), order);
-  std::sort(order.begin(), order.end());
-  for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i);
 }
 
 }  // namespace

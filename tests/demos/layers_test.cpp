@@ -4,22 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
 
 namespace demos {
 namespace {
-
-TEST(Dense, AddsTheBiasToTheProductAndMayCutOffNegativeOutputs) {
-  const std::vector<double> x{1, 2}, weights{1, 10, 100, -1000}, bias{0.5, -0.5};
-  std::vector<double> y(2);
-  dense_forward(1, {2, 2}, Activation::kNone, x.data(), weights.data(), bias.data(), y.data());
-  EXPECT_EQ(y, (std::vector<double>{201.5, -1990.5}));
-  dense_forward(1, {2, 2}, Activation::kRelu, x.data(), weights.data(), bias.data(), y.data());
-  EXPECT_EQ(y, (std::vector<double>{201.5, 0}));
-}
 
 std::vector<std::int64_t> row_ids(std::int64_t first, std::size_t count) {
   std::vector<std::int64_t> ids(count);
@@ -51,33 +41,19 @@ TEST(Dropout, DropsAtItsRateAndKeepsTheMean) {
   EXPECT_NEAR(std::accumulate(y.begin(), y.end(), 0.0) / count, 1, 0.01);
 }
 
-TEST(SoftmaxCrossEntropy, OfEqualLogitsIsTheLogarithmOfTheirNumber) {
-  const std::vector<double> logits(8, 3);
+TEST(SoftmaxCrossEntropy, IsTheLogarithmForEqualLogitsFiniteForHugeOnesAndRefusesLabelsThatAreNoClass) {
+  const std::vector<double> equal(8, 3);
   const std::vector<std::uint8_t> labels{0, 3};
-  const Outcome outcome = softmax_cross_entropy<double>(labels, 4, logits.data(), nullptr);
+  const Outcome outcome = softmax_cross_entropy<double>(labels, 4, equal.data(), nullptr);
   EXPECT_NEAR(outcome.mean_loss, std::log(4), 1e-15);
   EXPECT_EQ(outcome.correct, 1) << "the first of equal logits is the answer";
-}
+  EXPECT_THROW(softmax_cross_entropy<double>(labels, 3, equal.data(), nullptr), std::out_of_range);
 
-TEST(SoftmaxCrossEntropy, StaysFiniteForHugeLogits) {
-  const std::vector<float> logits{1e30F, -1e30F, 0, -3e38F, -3e38F, -3e38F};
-  const std::vector<std::uint8_t> labels{0, 1};
+  const std::vector<float> huge{1e30F, -1e30F, 0, -3e38F, -3e38F, -3e38F};
   std::vector<float> dlogits(6);
-  const Outcome outcome = softmax_cross_entropy(labels, 3, logits.data(), dlogits.data());
-  EXPECT_NEAR(outcome.mean_loss, std::log(3) / 2, 1e-6);
+  const std::vector<std::uint8_t> first_two{0, 1};
+  EXPECT_NEAR(softmax_cross_entropy(first_two, 3, huge.data(), dlogits.data()).mean_loss, std::log(3) / 2, 1e-6);
   EXPECT_TRUE(std::all_of(dlogits.begin(), dlogits.end(), [](float d) { return std::isfinite(d); }));
-}
-
-TEST(SoftmaxCrossEntropy, ShowsAFailedTrainingAsNan) {
-  const std::vector<double> logits(3, std::numeric_limits<double>::quiet_NaN());
-  const std::vector<std::uint8_t> labels{1};
-  EXPECT_TRUE(std::isnan(softmax_cross_entropy<double>(labels, 3, logits.data(), nullptr).mean_loss));
-}
-
-TEST(SoftmaxCrossEntropy, RefusesLabelsThatAreNoClass) {
-  const std::vector<double> logits(3);
-  const std::vector<std::uint8_t> labels{3};
-  EXPECT_THROW(softmax_cross_entropy<double>(labels, 3, logits.data(), nullptr), std::out_of_range);
 }
 
 }  // namespace

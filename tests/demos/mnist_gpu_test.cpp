@@ -20,9 +20,7 @@ class MnistOn : public demos::testing::OnGpus<kGpus> {
     ASSERT_FALSE(expected.empty());
     for (const char* input : {"host", "device"}) {
       SCOPED_TRACE(gpus + ", input " + input);
-      Words with_input = options;
-      with_input.insert(with_input.end(), {"--input", input});
-      expect_equal(expected, losses_under({"--devices", gpus}, with_input), tolerance);
+      expect_equal(expected, losses_under({"--devices", gpus}, with(options, {"--input", input})), tolerance);
     }
   }
 };
@@ -54,11 +52,8 @@ TEST_F(MnistOnGpus, HasTheLossesOfItsSerialTwin) {
   const auto expect_losses_of_the_twin = [](const Words& options, double tolerance) {
     for (const char* input : {"host", "device"}) {
       SCOPED_TRACE(std::string("input ") + input);
-      Words with_input = options;
-      with_input.insert(with_input.end(), {"--input", input});
-      Words twin = with_input;
-      twin.insert(twin.begin(), MNIST_SERIAL_CUDA_PROGRAM);
-      const std::vector<Losses> losses = losses_of(twin);
+      const Words with_input = with(options, {"--input", input});
+      const std::vector<Losses> losses = losses_of(with({MNIST_SERIAL_CUDA_PROGRAM}, with_input));
       ASSERT_FALSE(losses.empty());
       expect_equal(losses, losses_under({"--devices", "cuda0"}, with_input), tolerance);
     }

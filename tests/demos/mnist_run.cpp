@@ -4,45 +4,31 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 namespace fs = std::filesystem;
-
-CommandResult run_mnist(const Words& options) {
-  Words command{MNIST_PROGRAM};
-  command.insert(command.end(), options.begin(), options.end());
-  return syncrun::test::run_command(command);
-}
 
 namespace {
 
 /// The command line of syncrun-mnist under `syncrun` with these options.
 Words mnist_under(const Words& syncrun_options, const Words& options) {
-  Words command{SYNCRUN_COMMAND};
-  command.insert(command.end(), syncrun_options.begin(), syncrun_options.end());
-  command.push_back(MNIST_PROGRAM);
-  command.insert(command.end(), options.begin(), options.end());
-  return command;
+  return with(with(with({SYNCRUN_COMMAND}, syncrun_options), {MNIST_PROGRAM}), options);
 }
 
 }  // namespace
+
+CommandResult run_mnist(const Words& options) { return syncrun::test::run_command(with({MNIST_PROGRAM}, options)); }
 
 CommandResult run_mnist_under(const Words& syncrun_options, const Words& options) {
   return syncrun::test::run_command(mnist_under(syncrun_options, options));
 }
 
-Words cpu_devices(int workers) {
-  std::string devices = "cpu0";
-  for (int i = 1; i < workers; ++i) devices += ",cpu" + std::to_string(i);
-  return {"--devices", devices};
-}
-
-CommandResult run_mnist_on(int workers, const Words& options) { return run_mnist_under(cpu_devices(workers), options); }
+CommandResult run_mnist_on(int workers, const Words& options) { return run_mnist_under(devices(workers), options); }
 
 std::vector<Losses> losses_of(Words command) {
   const TemporaryFolder folder;
   const fs::path file = folder / "losses";
-  command.insert(command.end(), {"--losses", file.string()});
-  const CommandResult result = syncrun::test::run_command(command);
+  const CommandResult result = syncrun::test::run_command(with(std::move(command), {"--losses", file.string()}));
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   std::vector<Losses> losses;
   std::ifstream lines(file);
@@ -55,7 +41,7 @@ std::vector<Losses> losses_under(const Words& syncrun_options, const Words& opti
   return losses_of(mnist_under(syncrun_options, options));
 }
 
-std::vector<Losses> losses_on(int workers, const Words& options) { return losses_under(cpu_devices(workers), options); }
+std::vector<Losses> losses_on(int workers, const Words& options) { return losses_under(devices(workers), options); }
 
 void expect_equal(const std::vector<Losses>& expected, const std::vector<Losses>& got, double tolerance) {
   ASSERT_EQ(expected.size(), got.size());

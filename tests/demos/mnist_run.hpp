@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/command_run.hpp"
+#include "tests/demos/demo_run.hpp"
 #include "tests/support/temporary_folder.hpp"
 
-using CommandResult = syncrun::test::CommandResult;
-using Words = std::vector<std::string>;
+using demos::testing::CommandResult;
+using demos::testing::devices;
+using demos::testing::with;
+using demos::testing::Words;
 
 /// Runs syncrun-mnist without `syncrun`.
 CommandResult run_mnist(const Words& options);
-/// The options of `syncrun` for this number of CPU devices. They also hold on a machine with GPUs.
-Words cpu_devices(int workers);
 /// Runs syncrun-mnist under `syncrun`, on CPU devices.
 CommandResult run_mnist_on(int workers, const Words& options);
 /// Runs syncrun-mnist under `syncrun` with these options.

@@ -31,9 +31,7 @@ void expect_same_losses(const Words& options, const std::vector<int>& workers, d
   for (const char* input : {"host", "device"}) {
     for (const int n : workers) {
       SCOPED_TRACE(std::to_string(n) + " workers, input " + input);
-      Words with_input = options;
-      with_input.insert(with_input.end(), {"--input", input});
-      expect_equal(alone, losses_on(n, with_input), tolerance);
+      expect_equal(alone, losses_on(n, with(options, {"--input", input})), tolerance);
     }
   }
 }
@@ -60,9 +58,7 @@ TEST(MnistLosses, OfTheCnnAreThoseOfOneWorker) {
 
 TEST(MnistLosses, ChangeWithTheSeed) {
   const Words options{"--model", "custom_mlp:1,32,0,0", "--epochs", "1"};
-  Words other = options;
-  other.insert(other.end(), {"--seed", "2"});
-  EXPECT_NE(losses_on(1, options).front().training, losses_on(1, other).front().training);
+  EXPECT_NE(losses_on(1, options).front().training, losses_on(1, with(options, {"--seed", "2"})).front().training);
 }
 
 TEST(Mnist, ClassifiesTheDigitsWithDefaultSettings) {

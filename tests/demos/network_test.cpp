@@ -141,23 +141,5 @@ TEST(NetworkInitialization, IsGlorotUniformFromTheSeedAlone) {
   EXPECT_NE(other, params);
 }
 
-TEST(NetworkDropout, IsAnotherForEveryStepAndOffInEvaluation) {
-  Network<double> network(parse_model("custom_mlp:1,40,0.2,0.5"), 3, 3, kClasses);
-  const Batch batch = make_batch(4, 9);
-  std::vector<double> params(network.parameter_count()), gradient(params.size());
-  network.initialize(params, 1);
-  const auto loss_at = [&](std::uint32_t step) {
-    return network
-        .loss_and_gradient(params, batch.images, batch.labels, batch.row_ids, {.seed = 1, .step = step}, gradient)
-        .mean_loss;
-  };
-  EXPECT_EQ(loss_at(1), loss_at(1));
-  EXPECT_NE(loss_at(1), loss_at(2));
-
-  Network<double> without(parse_model("custom_mlp:1,40,0,0"), 3, 3, kClasses);
-  EXPECT_EQ(network.evaluate(params, batch.images, batch.labels).mean_loss,
-            without.evaluate(params, batch.images, batch.labels).mean_loss);
-}
-
 }  // namespace
 }  // namespace demos

@@ -13,10 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Words serially(Words options) {
-  options.insert(options.begin(), MNIST_SERIAL_PROGRAM);
-  return options;
-}
+Words serially(const Words& options) { return with({MNIST_SERIAL_PROGRAM}, options); }
 
 /// The output without the times.
 std::string without_seconds(const std::string& output) {

@@ -4,13 +4,13 @@
 #include <sys/resource.h>
 
 #include <limits>
+#include <stdexcept>
 
 #include "tests/fault/scene.hpp"
 
 namespace syncrun::test {
 namespace {
 
-using testing::HasSubstr;
 using testing::MatchesRegex;
 
 constexpr auto kHuge = std::numeric_limits<std::int64_t>::max();
@@ -25,17 +25,15 @@ class Reserve {
 };
 
 void expect_no_memory(const std::function<void()>& action, const std::string& pattern) {
-  const Error error = error_of(action);
-  EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
+  const Error error = expect_error(action, ErrorKind::system);
   EXPECT_EQ(error.native_code(), ENOMEM);
   EXPECT_THAT(error.what(), MatchesRegex(pattern));
 }
 
-class TooLarge : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Workers, TooLarge, testing::Values(1, 3), testing::PrintToStringParamName());
+class TooLarge : public WithWorkers {};
+INSTANTIATE_WITH_WORKERS(TooLarge);
 
 TEST_P(TooLarge, ShapesThatOverflowAreRefused) {
-  Session session(workers(GetParam()));
   expect_usage([&] { session.data<double, 1>({kHuge}); }, {"the size of shape [9223372036854775807]", "overflows"});
   expect_usage([&] { session.data<float, 3>({1LL << 30, 1LL << 30, 1LL << 30}); }, {"overflows"});
   expect_usage([&] { session.data<float, 2>({-1, 4}); }, {"at least 0, got [-1, 4]"});
@@ -47,94 +45,81 @@ TEST_P(TooLarge, ShapesThatOverflowAreRefused) {
   expect_usable(session);
 }
 
-TEST_P(TooLarge, DataForTheSegmentSaysHowMuchWasWantedAndThereIs) {
-  Session session(workers(GetParam()));
+TEST_P(TooLarge, DataSayHowMuchWasWantedAndThereIs) {
+  auto data = session.data<float, 1>({10});
   expect_no_memory(
       [&] {
         session.data<float, 2>({1 << 20, 1 << 20});
       },
       ".*\\[1048576, 1048576\\] requires 4398046511104 bytes of shared memory; the segment has [0-9]+.*");
-  expect_usable(session);
-}
-
-TEST_P(TooLarge, DataForTheMachineSaysHowMuchWasWantedAndThereIs) {
-  Session session(workers(GetParam()));
-  auto data = session.data<float, 1>({10});
   // 400 GiB: fits into the addresses of the segment, but not into the memory of the machine.
-  expect_no_memory([&] { session.data<float, 1>({100LL << 30}); },
-                   ".* requires 429496729600 bytes of shared memory; [0-9]+ bytes are available.*");
-  expect_no_memory([&] { data.resize({100LL << 30}); },
-                   ".* requires 429496729600 bytes of shared memory; [0-9]+ bytes are available.*");
+  const std::string machine = ".* requires 429496729600 bytes of shared memory; [0-9]+ bytes are available.*";
+  expect_no_memory([&] { session.data<float, 1>({100LL << 30}); }, machine);
+  expect_no_memory([&] { data.resize({100LL << 30}); }, machine);
   EXPECT_EQ(data.rows(), 10);
   expect_usable(session);
 }
 
-TEST_P(TooLarge, DataForWhatIsLeftSaysHowMuchIsInUse) {
-  const Reserve reserve("67108864");
-  Session session(workers(GetParam()));
-  const auto first = session.data<std::int8_t, 1>({20 << 20});
-  expect_no_memory([&] { session.data<std::int8_t, 1>({20 << 20}); },
-                   ".* requires 20971520 bytes of shared memory; of the segment's [0-9]+ bytes, [0-9]+ are in use");
-  expect_usable(session);
+/// A session with 64 MiB of shared memory.
+class LittleMemory : public testing::TestWithParam<int> {
+ protected:
+  void TearDown() override { expect_usable(session); }
+
+ private:
+  Reserve reserve_{"67108864"};
+
+ protected:
+  Session session{workers(GetParam())};
+};
+INSTANTIATE_WITH_WORKERS(LittleMemory);
+
+TEST_P(LittleMemory, ForDataIsSaidToBeInUseAndIsFreeAgainAfterwards) {
+  for (int round = 0; round < 20; ++round) {
+    const auto first = session.data<std::int8_t, 1>({20 << 20});
+    expect_no_memory([&] { session.data<std::int8_t, 1>({20 << 20}); },
+                     ".* requires 20971520 bytes of shared memory; of the segment's [0-9]+ bytes, [0-9]+ are in use");
+  }
 }
 
-TEST_P(TooLarge, SharedVariablesSayHowMuchWasWantedAndThereIs) {
-  const Reserve reserve("67108864");
-  Session session(workers(GetParam()));
+TEST_P(LittleMemory, ForSharedVariablesIsSaidToBeTooLittleAndIsFreeAgainAfterwards) {
   auto variable = session.shared<std::int8_t, 1>("weights");
   variable.broadcast(std::vector<std::int8_t>(1000, 7));
   const std::vector<std::int8_t> large(33 << 20, 1);
-  const Error error = error_of([&] { variable.broadcast(large); });
-  EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("requires"));
+  for (int round = 0; round < 20; ++round) {
+    expect_error([&] { variable.broadcast(large); }, ErrorKind::system, {"requires"});
+    auto other = session.shared<std::int8_t, 1>("other");
+    other.broadcast(std::vector<std::int8_t>(4 << 20));
+  }
   EXPECT_EQ(variable.get(0)[999], 7) << "the copies are as they were";
-  expect_usable(session);
 }
 
-TEST_P(TooLarge, ResultsOfAFunctionSayHowMuchWasWantedAndThereIs) {
-  const Reserve reserve("67108864");
-  Session session(workers(GetParam()));
-  const auto f = session.function(
-      +[](CpuWorker& worker, std::int64_t bytes) { return Sum<std::int8_t, 1>(worker, {bytes}); }, "f");
-  const Error error = error_of([&] { f(64 << 20); });
-  EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("requires 67108864 bytes"));
-  EXPECT_THAT(error.what(), HasSubstr("; no copy of a Value can be dropped (session.memory(device) lists"));
+TEST_P(LittleMemory, ForResultsAndScratchIsSaidToBeTooLittle) {
+  const auto f =
+      session.function([](CpuWorker& worker, std::int64_t bytes) { return Sum<std::int8_t, 1>(worker, {bytes}); });
+  expect_error([&] { f(64 << 20); }, ErrorKind::system,
+               {"requires 67108864 bytes", "; no copy of a Value can be dropped (session.memory(device) lists"});
   EXPECT_EQ(f(1000).rows(), 1000);
-  expect_usable(session);
+  const auto g = session.function([](CpuWorker& worker, std::int64_t bytes) {
+    return Sum<std::int64_t>(static_cast<std::int64_t>(worker.scratch<std::int8_t>(bytes).size()));
+  });
+  expect_error([&] { g(64 << 20); }, ErrorKind::system);
+  EXPECT_EQ(g(1000), 1000 * GetParam());
 }
 
-TEST_P(TooLarge, ValuesSayWhatWasDroppedForThem) {
-  const Reserve reserve("67108864");
-  Session session(workers(GetParam()));
-  const auto first = session.device(0);
-  const auto last = session.device(GetParam() - 1);
-  const auto small = session.value(std::vector<double>(1000, 2.0), Shape{1000}, first);
-  small.to(last);
-  const auto f = session.function(
-      +[](CpuWorker& worker, std::int64_t count) { return Keep<double, 1>(worker, {count}); }, "f");
-  const auto large = f.on(last)(8 << 20);
-  const Error error = error_of([&] { static_cast<void>(large.shape()); });
-  EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("requires 67108864 bytes"));
-  const char* const dropped = "; 8000 bytes of copies of Values were dropped, and no other copy can be";
-  EXPECT_THAT(error.what(), HasSubstr(GetParam() == 1 ? "; no copy of a Value can be dropped" : dropped));
-  EXPECT_EQ(small.get()[999], 2);
-  EXPECT_THROW(static_cast<void>(large.get()), Error) << "it was never made";
-  EXPECT_EQ(f.on(last)(10).shape()[0], 10);
-  expect_usable(session);
+Sum<float, 1> large_or_throw(CpuWorker& worker, Scattered<const float, 1> rows, int rank) {
+  Sum<float, 1> result(worker, {1 << 18});
+  if (worker.rank() == rank && rows.rows() != 0) throw std::runtime_error("nothing to show");
+  return result;
 }
 
-TEST_P(TooLarge, ScratchSaysHowMuchWasWantedAndThereIs) {
-  const Reserve reserve("67108864");
-  Session session(workers(GetParam()));
-  const auto f = session.function(
-      +[](CpuWorker& worker, std::int64_t bytes) {
-        return Sum<std::int64_t>(static_cast<std::int64_t>(worker.scratch<std::int8_t>(bytes).size()));
-      },
-      "f");
-  EXPECT_EQ(error_of([&] { f(64 << 20); }).kind(), ErrorKind::system);
-  EXPECT_EQ(f(1000), 1000 * GetParam());
+TEST_P(LittleMemory, IsNotLeakedByCallsThatFail) {
+  // Every call has 1 MiB of results and 1 MiB of indices.
+  const auto data = session.data<float, 1>({100});
+  const std::vector<int> batch(1 << 17, 5);
+  const auto f = session.function(large_or_throw, "large_or_throw");
+  for (int call = 0; call < 60; ++call)
+    expect_error([&] { f(data, GetParam() - 1, {.batch = batch}); }, ErrorKind::function, {"nothing to show"});
+  EXPECT_EQ(f(data, -1, {.batch = batch}).rows(), 1 << 18);
 }
 
 TEST(Reserve, OfSillySizeIsRefused) {

@@ -10,7 +10,7 @@ namespace {
 Sum<int> count_rows(Scattered<const int, 1> x) { return static_cast<int>(x.rows()); }
 
 class BadUse : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Workers, BadUse, testing::Values(1, 3), testing::PrintToStringParamName());
+INSTANTIATE_WITH_WORKERS(BadUse);
 
 TEST_P(BadUse, OfDataThatIsOpenForWriting) {
   Session session(workers(GetParam()));
@@ -60,12 +60,10 @@ TEST_P(BadUse, OfWhatAnotherSessionMade) {
 TEST_P(BadUse, FromTwoThreads) {
   Session session(workers(GetParam()));
   Board board(session);
-  const auto f = session.function(
-      +[](BoardView board) {
-        field(board, 0).fetch_add(1);
-        while (field(board, 1).load() == 0) ::sched_yield();
-      },
-      "f");
+  const auto f = session.function([](BoardView board) {
+    field(board, 0).fetch_add(1);
+    while (field(board, 1).load() == 0) ::sched_yield();
+  });
   auto before = session.function(count_rows).async(session.data(std::vector<int>(10, 1)));
   std::thread other([&] { f(board.data()); });
   ASSERT_TRUE(board.reaches(0, GetParam()));
@@ -87,7 +85,7 @@ struct Nothing {
 
 TEST_P(BadUse, IsNotToDestroyHandlesOnAnotherThread) {
   Session session(workers(GetParam()));
-  const auto f = session.function(+[]() -> Sum<int> { return 1; });
+  const auto f = session.function([]() -> Sum<int> { return 1; });
   std::vector<Data<int, 1>> arrays;
   std::vector<Function<Sum<int>>> functions;
   std::vector<Shared<int, 1>> variables;
@@ -95,7 +93,7 @@ TEST_P(BadUse, IsNotToDestroyHandlesOnAnotherThread) {
   std::vector<Future<Sum<int>>> futures;
   for (int i = 0; i < 500; ++i) {
     arrays.push_back(session.data(std::vector<int>(100, 1)));
-    functions.push_back(session.function(+[]() -> Sum<int> { return 1; }));
+    functions.push_back(session.function([]() -> Sum<int> { return 1; }));
     variables.push_back(session.shared<int, 1>());
     values.push_back(session.value(std::vector<int>(100, 1), Shape{100}));
     futures.push_back(f.async());
@@ -123,21 +121,11 @@ TEST_P(BadUse, IsNotToDestroyHandlesOnAnotherThread) {
   expect_usable(session);
 }
 
-TEST_P(BadUse, OfAFutureTwice) {
-  Session session(workers(GetParam()));
-  const auto x = session.data(std::vector<int>(10, 1));
-  auto future = session.function(count_rows).async(x);
-  EXPECT_EQ(future.get(), 10);
-  expect_usage([&] { future.get(); }, {"twice"});
-  expect_usable(session);
-}
-
 TEST_P(BadUse, OfAVariableThatIsUpdatedTwiceInACall) {
   Session session(workers(GetParam()));
   auto variable = session.shared<float, 1>("v");
   variable.broadcast(std::vector<float>{1});
-  const auto f = session.function(
-      +[](Update<op::sum, float, 1>, Local<float, 1>) {}, "f");
+  const auto f = session.function([](Update<op::sum, float, 1>, Local<float, 1>) {}, "f");
   expect_usage([&] { f(variable, variable); },
                {"argument 1 (Local 'v') of 'f'", "argument 0", "stands once in a call"});
   expect_usable(session);
@@ -156,19 +144,6 @@ TEST(BadOptions, AreRefusedBeforeAnythingStarts) {
   expect_usage(start({.processes = "2", .grace = -1ms}), {"SessionOptions::grace"});
   Session session(workers(2));
   expect_usable(session);
-}
-
-TEST(BadEnvironment, IsRefusedBeforeAnythingStarts) {
-  for (const char* name : {"SYNCRUN_TIMEOUT", "SYNCRUN_START_TIMEOUT"}) {
-    for (const char* value : {"soon", "-1", "nan", "1e99"}) {
-      ::setenv(name, value, 1);
-      expect_usage([] { Session session({.processes = "2"}); }, {name, value});
-      ::unsetenv(name);
-    }
-  }
-  ::setenv("SYNCRUN_NPROC_PER_NODE", "lots", 1);
-  expect_usage([] { Session session; }, {"lots"});
-  ::unsetenv("SYNCRUN_NPROC_PER_NODE");
 }
 
 }  // namespace

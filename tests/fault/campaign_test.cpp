@@ -88,7 +88,7 @@ Victim look_at(pid_t pid, pid_t syncrun) {
 /// Sends SIGKILL unless the process has ended. It uses a pidfd, so that it cannot hit another process with the same
 /// pid.
 bool kill_if_alive(pid_t pid) {
-  const detail::FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const detail::os::FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   return process.is_open() && is_alive(pid) &&
          ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
 }

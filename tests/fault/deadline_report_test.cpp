@@ -75,18 +75,18 @@ class DeadlineReport : public testing::TestWithParam<int> {
     EXPECT_EQ(error.failure().rank, rank);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Workers, DeadlineReport, testing::Values(1, 3), testing::PrintToStringParamName());
+INSTANTIATE_WITH_WORKERS(DeadlineReport);
 
 /// Stacks require libdw, and a system that allows a process to trace its children.
 #define SKIP_WITHOUT_STACK(state) \
   if (!(state).no_stack.empty()) GTEST_SKIP() << "no stacks here: " << (state).no_stack
 
-TEST_P(DeadlineReport, SaysOfEveryRankWhereItIs) {
+TEST_P(DeadlineReport, SaysOfEveryRankWhereItIsAndForHowLong) {
   Session session(options());
   const auto pids = session.worker_pids();
   const auto f = session.function(spin_before_barrier, "f");
-  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
-  expect_first_line(error, last(), "function", "f", pids);
+  const Error error = error_of([&] { f(last(), {.timeout = 2000ms}); });
+  expect_first_line(error, last(), "function", "f", pids, 2000ms);
   for (int rank = 0; rank < size(); ++rank) {
     const RankState& there = state(error, rank);
     EXPECT_EQ(there.rank, rank);
@@ -98,8 +98,11 @@ TEST_P(DeadlineReport, SaysOfEveryRankWhereItIs) {
     EXPECT_EQ(there.stop_signal, 0);
     EXPECT_EQ(there.tracer, 0);
     EXPECT_EQ(there.end, "");
+    EXPECT_GE(there.no_progress_for, 1000ms);
+    EXPECT_LE(there.no_progress_for, 2000ms + kErrorLimit);
     EXPECT_THAT(error.what(), HasSubstr("\n  " + who(rank, pids) + " is in phase " + there.phase + ", call 'f'"));
   }
+  EXPECT_THAT(error.what(), ContainsRegex("no progress for [123][.][0-9] s"));
   EXPECT_THAT(error.failure().last_stderr, Contains("about to spin"));
   EXPECT_THAT(error.what(), HasSubstr("\n  [rank " + std::to_string(last()) + "] about to spin\n"));
   // The lines after the first are indented. So a reader (and `syncrun`) can see where the next message begins.
@@ -107,16 +110,10 @@ TEST_P(DeadlineReport, SaysOfEveryRankWhereItIs) {
   std::string line;
   std::getline(lines, line);
   while (std::getline(lines, line)) EXPECT_THAT(line, StartsWith("  "));
-}
-
-TEST_P(DeadlineReport, HasTheStackOfTheRankToBlame) {
-  Session session(options());
-  const auto f = session.function(spin_before_barrier, "f");
-  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
+  for (int rank = 0; rank < last(); ++rank) EXPECT_THAT(state(error, rank).stack, IsEmpty()) << "it only waits";
   SKIP_WITHOUT_STACK(state(error, last()));
   EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("spin_for_ever")));
   EXPECT_THAT(error.what(), ContainsRegex("\n    #[0-9]+ [^\n]*spin_for_ever"));
-  for (int rank = 0; rank < last(); ++rank) EXPECT_THAT(state(error, rank).stack, IsEmpty()) << "it only waits";
 }
 
 TEST_P(DeadlineReport, NamesAWorkerThatIsStoppedInItsBody) {
@@ -124,7 +121,7 @@ TEST_P(DeadlineReport, NamesAWorkerThatIsStoppedInItsBody) {
   const auto pids = session.worker_pids();
   const Board board(session);
   const auto f = session.function(
-      +[](CpuWorker& worker, Comm& comm, int rank, BoardView board) {
+      [](CpuWorker& worker, Comm& comm, int rank, BoardView board) {
         if (worker.rank() == rank) {
           field(board, 0).store(1);
           sleep_for_ever();
@@ -173,28 +170,12 @@ TEST_P(DeadlineReport, NamesAWorkerThatIsStoppedInACollectiveBeforeThoseThatWait
   EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("meet_twice")));
 }
 
-TEST_P(DeadlineReport, NamesAWorkerThatWasStoppedWhileIdle) {
-  Session session(options());
-  const auto pids = session.worker_pids();
-  const auto f = session.function(
-      +[](Comm& comm) { comm.barrier(); }, "f");
-  f();
-  stop(pids.back());
-  const Error error = error_of([&] { f({.timeout = kDeadline}); });
-  expect_first_line(error, last(), "idle, stopped by SIGSTOP", "f", pids);
-  EXPECT_THAT(error.what(), HasSubstr("is in phase idle, stopped by SIGSTOP, before call 'f'"));
-  SKIP_WITHOUT_STACK(state(error, last()));
-  EXPECT_THAT(state(error, last()).stack, Not(IsEmpty()));
-}
-
 TEST_P(DeadlineReport, SaysWhoHasFinished) {
   if (size() == 1) GTEST_SKIP() << "one rank is the one that hangs";
   Session session(options());
-  const auto f = session.function(
-      +[](CpuWorker& worker, int rank) {
-        if (worker.rank() == rank) spin_for_ever();
-      },
-      "f");
+  const auto f = session.function([](CpuWorker& worker, int rank) {
+    if (worker.rank() == rank) spin_for_ever();
+  });
   const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
   EXPECT_TRUE(state(error, 0).has_finished);
   EXPECT_EQ(state(error, 0).phase, "idle");
@@ -203,27 +184,13 @@ TEST_P(DeadlineReport, SaysWhoHasFinished) {
 
 // ---- heartbeats -----------------------------------------------------------------------------------------------
 
-TEST_P(DeadlineReport, KnowsHowLongARankHasNotMoved) {
-  Session session(options());
-  const auto f = session.function(spin_before_barrier, "f");
-  const Error error = error_of([&] { f(last(), {.timeout = 2000ms}); });
-  for (int rank = 0; rank < size(); ++rank) {
-    EXPECT_GE(state(error, rank).no_progress_for, 1000ms);
-    EXPECT_LE(state(error, rank).no_progress_for, 2000ms + kErrorLimit);
-  }
-  EXPECT_THAT(error.what(), ContainsRegex("no progress for [123][.][0-9] s"));
-}
-
 TEST_P(DeadlineReport, KnowsThatARankMoves) {
   if (size() == 1) GTEST_SKIP() << "a collective of one rank has no steps";
   Session session(options());
-  const auto f = session.function(
-      +[](Comm& comm) {
-        for (;;) comm.barrier();
-      },
-      "f");
-  const Error error = error_of([&] { f({.timeout = 2000ms}); });
-  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  const auto f = session.function([](Comm& comm) {
+    for (;;) comm.barrier();
+  });
+  const Error error = expect_error([&] { f({.timeout = 2000ms}); }, ErrorKind::timeout);
   for (int rank = 0; rank < size(); ++rank) EXPECT_LT(state(error, rank).no_progress_for, 1000ms);
 }
 
@@ -273,6 +240,7 @@ TEST_P(DeadlineReport, OfTheSessionHoldsForCollectivesOfTheMaster) {
   stop(pids.back());
   const Error error = error_of([&] { variable.all_reduce(Reduction::sum); });
   expect_first_line(error, last(), "idle, stopped by SIGSTOP", "all_reduce of v", pids);
+  EXPECT_THAT(error.what(), HasSubstr("is in phase idle, stopped by SIGSTOP, before call 'all_reduce of v'"));
 }
 
 struct Endless {
@@ -302,8 +270,7 @@ TEST_P(DeadlineReport, OfTheStartNamesWhoDoesNotStart) {
   const AtStart told(last(), "static-hang");
   auto short_options = options();
   short_options.start_timeout = kLimit;
-  const Error error = error_of([&] { Session session(short_options); });
-  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  const Error error = expect_error([&] { Session session(short_options); }, ErrorKind::timeout);
   EXPECT_EQ(error.rank(), last());
   EXPECT_THAT(first_line_of(error),
               ContainsRegex("^rank " + std::to_string(last()) + " [(]cpu" + std::to_string(last()) +
@@ -322,12 +289,13 @@ TEST_P(DeadlineReport, OfCloseSaysWhereTheWorkerHangs) {
   short_options.grace = kLimit;
   Session session(short_options);
   const auto pids = session.worker_pids();
-  const Error error = error_of([&] { session.close(); });
+  const Error error = expect_error([&] { session.close(); }, ErrorKind::worker_lost);
   EXPECT_EQ(error.rank(), last());
   EXPECT_EQ(first_line_of(error), who(last(), pids) + " was lost while closing (phase close): did not end within " +
                                       std::to_string(kLimit.count()) + " ms and was killed");
   EXPECT_EQ(state(error, last()).phase, "close");
   for (int rank = 0; rank < last(); ++rank) EXPECT_EQ(state(error, rank).end, "exited with code 0");
+  expect_over(session, error);
   SKIP_WITHOUT_STACK(state(error, last()));
   EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("StaticObject")));
 }
@@ -364,12 +332,10 @@ TEST_P(DeadlineReport, OfCloseTellsWhoDiedFromWhoHangs) {
 TEST_P(DeadlineReport, SaysWhyThereIsNoStack) {
   if (::geteuid() == 0) GTEST_SKIP() << "the superuser may trace whom it likes";
   Session session(options());
-  const auto f = session.function(
-      +[](CpuWorker& worker, int rank) {
-        ::prctl(PR_SET_DUMPABLE, 0);
-        if (worker.rank() == rank) spin_for_ever();
-      },
-      "f");
+  const auto f = session.function([](CpuWorker& worker, int rank) {
+    ::prctl(PR_SET_DUMPABLE, 0);
+    if (worker.rank() == rank) spin_for_ever();
+  });
   const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
   EXPECT_THAT(state(error, last()).stack, IsEmpty());
   EXPECT_THAT(state(error, last()).no_stack, Not(IsEmpty()));

@@ -1,13 +1,16 @@
-// User code that forks. If a child returns from user code, Syncrun ends it before it acts as a second copy of its rank,
-// and the caller gets an error. Children that end by themselves or run another program cause no error.
+// User code that forks or calls exec. If a child returns from user code, Syncrun ends it before it acts as a second copy of
+// its rank, and the caller gets an error. Children that end by themselves or run another program cause no error. After
+// exec, the worker is gone, but its process still runs. The error names this at once, and the master kills the process.
 
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "tests/fault/scene.hpp"
@@ -32,7 +35,7 @@ void act_as_child(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Local<floa
     case Child::combines: detail::combine<float>(worker, params, {params.data(), params.shape()}, {1, 1}); return;
     case Child::copies: {
       const int value = 1000;
-      detail::copy_values(worker.core(), calls.data(), &value, sizeof value);
+      detail::copy_values(detail::HandleAccess::command_loop(worker), calls.data(), &value, sizeof value);
       return;
     }
   }
@@ -87,25 +90,25 @@ TEST_P(ForkInABody, FailsTheCallByNameAndActsNoMore) {
   session.close();
 }
 
-TEST(ForkInABody, IsNamedByTheNextCallWhereItComesBackLate) {
+TEST(ForkInABody, IsNamedByTheNextCallOrTheCloseWhereItComesBackLate) {
   Session session(workers(2));
-  const auto f = session.function(
-      +[](CpuWorker& worker) -> Sum<int> {
-        if (worker.rank() == 0 && ::fork() == 0) {
-          std::this_thread::sleep_for(400ms);
-          return 1000;
-        }
-        return 1;
-      },
-      "f");
+  const auto f = session.function([](CpuWorker& worker) -> Sum<int> {
+    if (worker.rank() == 0 && ::fork() == 0) {
+      std::this_thread::sleep_for(300ms);
+      return 1000;
+    }
+    return 1;
+  });
   EXPECT_EQ(f(), 2);
-  std::this_thread::sleep_for(800ms);
-  const auto g = session.function(
-      +[]() -> Sum<int> { return 1; }, "g");
-  const Error error = error_of([&] { g(); });
-  EXPECT_THAT(error.what(), HasSubstr("a child that the function of an earlier call had forked"));
+  std::this_thread::sleep_for(600ms);
+  const auto g = session.function([]() -> Sum<int> { return 1; });
+  const std::string named = "a child that the function of an earlier call had forked";
+  EXPECT_THAT(error_of([&] { g(); }).what(), HasSubstr(named));
   EXPECT_EQ(g(), 2);
   expect_usable(session);
+  EXPECT_EQ(f(), 2);
+  std::this_thread::sleep_for(600ms);
+  EXPECT_THAT(error_of([&] { session.close(); }).what(), HasSubstr(named));
 }
 
 /// Uses children correctly, in one of several ways.
@@ -156,15 +159,14 @@ __attribute__((noinline)) Sum<int> vfork_and_return(CpuWorker& worker) {
   return 1;
 }
 
-TEST(VforkInABody, EndsTheWorkerByNameWhereTheChildComesBack) {
+TEST(Vfork, EndsTheWorkerByNameWhereTheChildComesBackFromABody) {
   Session session(workers(2));
   const auto f = session.function(vfork_and_return, "vfork_and_return");
   const auto begin = Clock::now();
-  const Error error = error_of([&] { f(); });
+  const Error error = expect_error([&] { f(); }, ErrorKind::worker_lost,
+                                   {"a child that a function made with vfork() came back from it"});
   EXPECT_LT(Clock::now() - begin, kErrorLimit);
-  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
   EXPECT_EQ(error.rank(), 1);
-  EXPECT_THAT(error.what(), HasSubstr("a child that a function made with vfork() came back from it"));
 }
 
 struct VforksInItsConstructor {
@@ -173,70 +175,46 @@ struct VforksInItsConstructor {
   }
 };
 
-constexpr const char* kVforkNamed = "came back from vfork() in a function of ";
-
-TEST(VforkInAConstructor, EndsTheWorkerByName) {
-  Session session(workers(2));
-  const auto object = session.replicate<VforksInItsConstructor>();
-  const Error error = error_of([&] { session.wait(); });
-  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
-  EXPECT_THAT(error.what(), HasSubstr("a child that a function made with vfork() came back from it"));
-}
-
-TEST(VforkInATask, EndsItByName) {
-  auto task = syncrun::task(+[] { const VforksInItsConstructor object; }, {.name = "vforks"});
-  const auto begin = Clock::now();
-  const Error error = error_of([&] { task.get(); });
-  EXPECT_LT(Clock::now() - begin, kErrorLimit);
-  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
-  EXPECT_THAT(error.what(), HasSubstr(std::string(kVforkNamed) + "task 'vforks'"));
-}
-
-TEST(VforkInAProducer, EndsItByName) {
+TEST(Vfork, EndsAWorkerATaskOrAProducerByName) {
   Session session(workers(2));
   auto queue = session.producers(1, +[](Producer<Data<std::int64_t, 1>>&) { const VforksInItsConstructor object; },
                                  BatchShapes<Data<std::int64_t, 1>>{{4}}, {.name = "vforks"});
+  auto task = syncrun::task(+[] { const VforksInItsConstructor object; }, {.name = "vforks"});
   const auto begin = Clock::now();
-  const Error error = error_of([&] { static_cast<void>(queue.next()); });
-  EXPECT_LT(Clock::now() - begin, kErrorLimit);
-  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
-  EXPECT_THAT(error.what(), HasSubstr(std::string(kVforkNamed) + "producer 0 of 'vforks'"));
+  const std::string named = "came back from vfork() in a function of ";
+  expect_error([&] { task.get(); }, ErrorKind::worker_lost, {named + "task 'vforks'"});
+  expect_error([&] { static_cast<void>(queue.next()); }, ErrorKind::worker_lost, {named + "producer 0 of 'vforks'"});
   expect_usable(session);
+  const auto object = session.replicate<VforksInItsConstructor>();
+  expect_error([&] { session.wait(); }, ErrorKind::worker_lost,
+               {"a child that a function made with vfork() came back from it"});
+  EXPECT_LT(Clock::now() - begin, kErrorLimit);
 }
 
 struct ForksInItsConstructor {
   ForksInItsConstructor() { static_cast<void>(::fork()); }
 };
-
-TEST(ForkInAConstructor, FailsTheConstruction) {
-  Session session(workers(2));
-  const auto object = session.replicate<ForksInItsConstructor>();
-  const Error error = error_of([&] { session.wait(); });
-  EXPECT_THAT(error.what(), HasSubstr("came back"));
-  expect_usable(session);
-  session.close();
-}
-
 struct ForksInItsDestructor {
   ~ForksInItsDestructor() { static_cast<void>(::fork()); }
 };
 
-TEST(ForkInADestructor, IsNamedAndActsNoMore) {
+TEST(ForkOfAnObject, FailsItsConstructionItsDestructionAndTheCloseByName) {
   Session session(workers(2));
+  const auto pids = session.worker_pids();
+  const auto expect_named = [&] {  // the next use of the session destroys the object
+    EXPECT_THAT(error_of([&] { session.wait(); }).what(), HasSubstr("came back"));
+    expect_usable(session);
+  };
+  {
+    const auto object = session.replicate<ForksInItsConstructor>();
+    expect_named();
+  }
   {
     const auto object = session.replicate<ForksInItsDestructor>();
     expect_usable(session);
   }
-  const Error error = error_of([&] { session.wait(); });  // the next use of the session destroys the object
-  EXPECT_THAT(error.what(), HasSubstr("came back"));
-  expect_usable(session);
-  session.close();
-}
-
-TEST(ForkInADestructor, AtTheEndFailsTheCloseByNameAndLeavesNobody) {
-  Session session(workers(2));
+  expect_named();
   const auto object = session.replicate<ForksInItsDestructor>();
-  const auto pids = session.worker_pids();
   const Error error = error_of([&] { session.close(); });
   EXPECT_THAT(error.what(), HasSubstr("a child that the function had forked, came back from it"));
   for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
@@ -246,15 +224,6 @@ int fork_in_task(Pipe<int, int>& pipe) {
   const pid_t child = ::fork();
   if (child != 0) pipe.send(1);
   return child == 0 ? 1000 : 1;
-}
-
-TEST(ForkInATask, FailsItByName) {
-  auto task = syncrun::task(fork_in_task, {.name = "forks"});
-  EXPECT_EQ(task.receive(), 1);
-  const Error error = error_of([&] { static_cast<void>(task.get()); });
-  EXPECT_EQ(error.kind(), ErrorKind::function) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("came back"));
-  EXPECT_THAT(error.what(), HasSubstr("forks"));
 }
 
 int use_the_pipe_of_a_parent(Pipe<int, int>& pipe, bool sends) {
@@ -267,11 +236,14 @@ int use_the_pipe_of_a_parent(Pipe<int, int>& pipe, bool sends) {
   return 1;
 }
 
-TEST(ForkInATask, HasNoUseOfItsPipe) {
+TEST(ForkInATask, FailsItByNameAndHasNoUseOfItsPipe) {
+  auto task = syncrun::task(fork_in_task, {.name = "forks"});
+  EXPECT_EQ(task.receive(), 1);
+  expect_error([&] { static_cast<void>(task.get()); }, ErrorKind::function, {"came back", "forks"});
   for (const bool sends : {false, true}) {
-    auto task = syncrun::task(use_the_pipe_of_a_parent, {.name = "forks"}, sends);
-    EXPECT_EQ(task.receive(), 1);
-    EXPECT_THAT(error_of([&] { static_cast<void>(task.get()); }).what(), HasSubstr("had forked, called the library"));
+    auto other = syncrun::task(use_the_pipe_of_a_parent, {.name = "forks"}, sends);
+    EXPECT_EQ(other.receive(), 1);
+    EXPECT_THAT(error_of([&] { static_cast<void>(other.get()); }).what(), HasSubstr("had forked, called the library"));
   }
 }
 
@@ -284,11 +256,9 @@ struct ForksWhenAsked : std::exception {
 
 TEST(ForkInAnException, ActsNoMore) {
   Session session(workers(2));
-  const auto f = session.function(
-      +[](CpuWorker& worker) {
-        if (worker.rank() == 0) throw ForksWhenAsked();
-      },
-      "f");
+  const auto f = session.function([](CpuWorker& worker) {
+    if (worker.rank() == 0) throw ForksWhenAsked();
+  });
   for (int call = 0; call < 3; ++call) EXPECT_THAT(error_of([&] { f(); }).what(), HasSubstr("asked"));
   for (int call = 0; call < 100; ++call) expect_usable(session);
 }
@@ -308,15 +278,12 @@ TEST(ForkInTheDestructorOfAnException, IsNamedByTheNextCallAndActsNoMore) {
   Session session(workers(2));
   auto calls = session.shared<int, 1>("calls");
   calls.broadcast(std::vector<int>{0});
-  const auto f = session.function(
-      +[](CpuWorker& worker, Local<int, 1> count) -> Sum<float, 1> {
-        ++count[0];
-        if (worker.rank() == 0) throw ForksAtItsEnd();
-        return {worker, {1 << 20}};  // large, so the ranks vote
-      },
-      "f");
-  const auto g = session.function(
-      +[](Local<int, 1> count) -> Sum<int> { return ++count[0]; }, "g");
+  const auto f = session.function([](CpuWorker& worker, Local<int, 1> count) -> Sum<float, 1> {
+    ++count[0];
+    if (worker.rank() == 0) throw ForksAtItsEnd();
+    return {worker, {1 << 20}};  // large, so the ranks vote
+  });
+  const auto g = session.function([](Local<int, 1> count) -> Sum<int> { return ++count[0]; });
   for (int call = 0; call < 3; ++call) {
     EXPECT_THAT(error_of([&] { f(calls); }).what(), HasSubstr("thrown"));
     EXPECT_THAT(error_of([&] { g(calls); }).what(),
@@ -328,23 +295,15 @@ TEST(ForkInTheDestructorOfAnException, IsNamedByTheNextCallAndActsNoMore) {
 
 TEST(ForkInTheDestructorOfAnException, DoesNotVoteLater) {
   Session session(workers(2));
-  const auto f = session.function(
-      +[](CpuWorker& worker) -> Sum<float, 1> {
-        if (worker.rank() == 0) throw ForksAtItsEnd(400ms);
-        return {worker, {1 << 20}};
-      },
-      "f");
-  const auto g = session.function(
-      +[](CpuWorker& worker) -> Sum<float, 1> {
-        return {worker, {1 << 20}};
-      },
-      "g");
-  const auto slow = session.function(
-      +[]() -> Sum<int> {
-        std::this_thread::sleep_for(1s);
-        return 1;
-      },
-      "slow");
+  const auto f = session.function([](CpuWorker& worker) -> Sum<float, 1> {
+    if (worker.rank() == 0) throw ForksAtItsEnd(400ms);
+    return {worker, {1 << 20}};
+  });
+  const auto g = session.function([](CpuWorker& worker) -> Sum<float, 1> { return {worker, {1 << 20}}; });
+  const auto slow = session.function([]() -> Sum<int> {
+    std::this_thread::sleep_for(1s);
+    return 1;
+  });
   EXPECT_THAT(error_of([&] { f(); }).what(), HasSubstr("thrown"));
   // The child comes back when rank 0 has voted in g, and rank 1 has not begun it. The vote of another call, here of
   // `slow`, would replace this vote.
@@ -384,17 +343,11 @@ Sum<int> fork_with_handler(CpuWorker& worker, bool throws) {
   return 1;
 }
 
-TEST(HandlerOfForks, ThatCallsTheLibraryFailsTheCallByName) {
+/// The compiler may assume that fork throws nothing. So the exception leaves the function, or it ends the child at once.
+TEST(HandlerOfForks, ThatCallsTheLibraryOrThrowsMakesNoSecondRank) {
   Session session(workers(2));
   const auto f = session.function(fork_with_handler, "f");
   for (int call = 0; call < 3; ++call) expect_child_named(error_of([&] { f(false); }), "f", "called the library");
-  for (int call = 0; call < 100; ++call) expect_usable(session);
-}
-
-/// The compiler may assume that fork throws nothing. So the exception leaves the function, or it ends the child at once.
-TEST(HandlerOfForks, ThatThrowsMakesNoSecondRank) {
-  Session session(workers(2));
-  const auto f = session.function(fork_with_handler, "f");
   for (int call = 0; call < 3; ++call) {
     try {
       EXPECT_EQ(f(true), 2);
@@ -408,7 +361,7 @@ TEST(HandlerOfForks, ThatThrowsMakesNoSecondRank) {
 TEST(ForkInABody, ThatForksAgainIsNamedInTheSameCall) {
   Session session(workers(2));
   const auto f = session.function(
-      +[](CpuWorker& worker) -> Sum<int> {
+      [](CpuWorker& worker) -> Sum<int> {
         if (worker.rank() == 0 && ::fork() == 0) {
           if (::fork() == 0) return 1000;  // a grandchild returns from user code
           ::_exit(0);
@@ -418,20 +371,6 @@ TEST(ForkInABody, ThatForksAgainIsNamedInTheSameCall) {
       "f");
   for (int call = 0; call < 3; ++call) expect_child_named(error_of([&] { f(); }), "f", "came back");
   expect_usable(session);
-}
-
-TEST(ForkInABody, ThatComesBackAfterTheLastCallFailsTheClose) {
-  Session session(workers(2));
-  const auto f = session.function(
-      +[](CpuWorker& worker) -> Sum<int> {
-        if (worker.rank() == 0 && ::fork() == 0) std::this_thread::sleep_for(300ms);
-        return 1;
-      },
-      "f");
-  EXPECT_EQ(f(), 2);
-  std::this_thread::sleep_for(600ms);
-  const Error error = error_of([&] { session.close(); });
-  EXPECT_THAT(error.what(), HasSubstr("a child that the function of an earlier call had forked"));
 }
 
 using Numbers = Data<std::int64_t, 1>;
@@ -459,9 +398,8 @@ TEST(ForkInAProducer, FailsItByName) {
     EXPECT_EQ(queue.next().value().view()[0], 7);
     EXPECT_EQ(queue.next().value().view()[0], 7);
     EXPECT_EQ(queue.next().value().view()[0], 8);
-    const Error error = error_of([&] { static_cast<void>(queue.next()); });
-    EXPECT_EQ(error.kind(), ErrorKind::function) << error.what();
-    EXPECT_THAT(error.what(), HasSubstr("a child that the function had forked"));
+    expect_error([&] { static_cast<void>(queue.next()); }, ErrorKind::function,
+                 {"a child that the function had forked"});
     expect_usable(session);
   }
 }
@@ -486,13 +424,83 @@ TEST(ForkInATrainStep, FailsItByName) {
 
 TEST(ForkInAThreadOfABody, EndsWithItsThread) {
   Session session(workers(2));
-  const auto f = session.function(
-      +[]() -> Sum<int> {
-        std::thread([] { static_cast<void>(::fork()); }).join();
-        return 1;
-      },
-      "f");
+  const auto f = session.function([]() -> Sum<int> {
+    std::thread([] { static_cast<void>(::fork()); }).join();
+    return 1;
+  });
   for (int call = 0; call < 5; ++call) EXPECT_EQ(f(), 2);
+  expect_usable(session);
+}
+
+// ---- exec --------------------------------------------------------------------------------------------------------
+
+// The master checks three times, 25 ms apart, what the kernel says about the process. Other programs may use the
+// machine too.
+constexpr auto kNamedLimit = 1500ms;
+
+void call_exec() { ::execlp("sleep", "sleep", "1000", nullptr); }
+void call_exec_on_rank_1(CpuWorker& worker, Comm& comm) {
+  if (worker.rank() == 1) call_exec();
+  comm.barrier();
+}
+
+TEST(Exec, InABodyIsALossThatCanBeReplaced) {
+  Session session(workers(3, OnWorkerLost::respawn));
+  const auto pids = session.worker_pids();
+  const auto f = session.function(call_exec_on_rank_1, "f");
+  expect_error([&] { f(); }, ErrorKind::worker_lost, {"called exec"});
+  EXPECT_FALSE(is_alive(pids[1]));
+  expect_usable(session);
+}
+
+/// What rank 1 executes.
+enum class Image : int { sleep, sleep_without_variables, sleep_with_those_of_a_worker, this_program_without_variables };
+
+void call_exec_with(CpuWorker& worker, Comm& comm, Image image) {
+  std::array<std::string, 3> sleep{"sleep", "1000", ""};
+  std::array<std::string, 3> own{"/proc/self/exe", "--program", "task-with-daemon"};
+  auto& words = image == Image::this_program_without_variables ? own : sleep;
+  std::array<char*, 4> arguments{words[0].data(), words[1].data(), words[2].data(), nullptr};
+  std::string role = "SYNCRUN_WORKER_RANK=1";  // a program may have saved its environment before it became a worker
+  std::array<char*, 2> variables{image == Image::sleep_with_those_of_a_worker ? role.data() : nullptr, nullptr};
+  if (image != Image::this_program_without_variables) arguments[2] = nullptr;
+  if (worker.rank() == 1)
+    ::execvpe(words[0].c_str(), arguments.data(), image == Image::sleep ? environ : variables.data());
+  comm.barrier();
+}
+
+TEST(Exec, InABodyIsNamedAtOnceWithAnyEnvironment) {
+  for (const Image image : {Image::sleep, Image::sleep_without_variables, Image::sleep_with_those_of_a_worker,
+                            Image::this_program_without_variables}) {
+    Session session(workers(2));
+    const auto pids = session.worker_pids();
+    const auto f = session.function(call_exec_with, "f");
+    const auto begin = Clock::now();
+    const Error error =
+        expect_error([&] { f(image); }, ErrorKind::worker_lost, {"called exec: its process runs ", " now"});
+    EXPECT_LT(Clock::now() - begin, kNamedLimit);
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_EQ(error.failure().call, "f");
+    for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
+    expect_over(session, error);
+  }
+}
+
+TEST(Exec, InATaskIsNamedAtOnce) {
+  auto task = syncrun::task(call_exec, {.name = "execs"});
+  const auto begin = Clock::now();
+  expect_error([&] { task.get(); }, ErrorKind::worker_lost, {"task 'execs'", "called exec"});
+  EXPECT_LT(Clock::now() - begin, kNamedLimit);
+}
+
+TEST(Exec, InAProducerIsNamedAtOnce) {
+  Session session(workers(2));
+  using Numbers = Data<std::int64_t, 1>;
+  auto queue = session.producers(
+      1, +[](Producer<Numbers>&) { call_exec(); }, BatchShapes<Numbers>{{4}});
+  const auto begin = Clock::now();
+  expect_error([&] { static_cast<void>(queue.next()); }, ErrorKind::worker_lost, {"called exec"});
+  EXPECT_LT(Clock::now() - begin, kNamedLimit);
   expect_usable(session);
 }
 

@@ -38,20 +38,15 @@ class Grace : public testing::TestWithParam<int> {
     return {took, code, run.last_error_line()};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Workers, Grace, testing::Values(1, 3), testing::PrintToStringParamName());
+INSTANTIATE_WITH_WORKERS(Grace);
 
-TEST_P(Grace, IsNotUsedUpByAProgramThatHangsInACall) {
-  const Ended end = end_of("hang", "10");
-  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
-  EXPECT_LT(end.took, 10s);
-  EXPECT_EQ(end.last_line, "syncrun: stopped by SIGTERM (Terminated)");
-}
-
-TEST_P(Grace, IsNotUsedUpByWorkersThatIgnoreIt) {
-  const Ended end = end_of("stubborn-workers", "10");
-  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
-  EXPECT_LT(end.took, 10s);
-  EXPECT_EQ(end.last_line, "syncrun: stopped by SIGTERM (Terminated)");
+TEST_P(Grace, IsNotUsedUpByAProgramThatHangsInACallNorByWorkersThatIgnoreIt) {
+  for (const char* program : {"hang", "stubborn-workers"}) {
+    const Ended end = end_of(program, "10");
+    EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+    EXPECT_LT(end.took, 10s);
+    EXPECT_EQ(end.last_line, "syncrun: stopped by SIGTERM (Terminated)");
+  }
 }
 
 TEST_P(Grace, EndsAJobThatIgnoresIt) {

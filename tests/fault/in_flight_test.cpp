@@ -21,12 +21,8 @@ Sum<int> one_or_throw_with(CpuWorker& worker, BoardView board, Local<int, 1>, in
   return one_or_throw(worker, board, rank, wait_for);
 }
 
-class InFlight : public testing::TestWithParam<int> {
- protected:
-  int last() const { return GetParam() - 1; }
-  Session session{workers(GetParam())};
-};
-INSTANTIATE_TEST_SUITE_P(Workers, InFlight, testing::Values(1, 3), testing::PrintToStringParamName());
+class InFlight : public WithWorkers {};
+INSTANTIATE_WITH_WORKERS(InFlight);
 
 TEST_P(InFlight, CallsThatDependOnTheFailedOneFailWithTheSameCauseAndOthersDoNot) {
   Board board(session);
@@ -47,8 +43,7 @@ TEST_P(InFlight, CallsThatDependOnTheFailedOneFailWithTheSameCauseAndOthersDoNot
   const Error cause = error_of([&] { fails.get(); });
   EXPECT_EQ(cause.rank(), last());
   for (auto& future : after) {
-    const Error error = error_of([&] { future.get(); });
-    EXPECT_EQ(error.kind(), ErrorKind::function);
+    const Error error = expect_error([&] { future.get(); }, ErrorKind::function);
     EXPECT_EQ(error.rank(), last());
     EXPECT_STREQ(error.what(), cause.what());
   }
@@ -75,8 +70,8 @@ TEST_P(InFlight, ACallThatCouldNotBeginPassesItsFailureOnToTheCallsAfterIt) {
   auto x = session.shared("x", std::vector<int>{1});
   auto y = session.shared("y", std::vector<int>{1});
   const auto f = session.function(one_or_throw_with, "one_or_throw");
-  const auto add = session.function(+[](Local<int, 1> x, Local<const int, 1> y) { x[0] += y[0]; });
-  const auto twice = session.function(+[](Local<int, 1> x) { x[0] *= 2; });
+  const auto add = session.function([](Local<int, 1> x, Local<const int, 1> y) { x[0] += y[0]; });
+  const auto twice = session.function([](Local<int, 1> x) { x[0] *= 2; });
   auto fails = f.async(board.data(), y, last(), 0);
   while (!fails.is_ready()) ::sched_yield();  // the master knows the failure, and the program does not
   auto reads_y = add.async(x, y);
@@ -125,6 +120,9 @@ TEST_P(InFlight, ACallOnOneRankIsOverWhileAnotherRankIsBusy) {
   auto quick = writes.async(board.data(), variable, -1, 0);
   EXPECT_EQ(quick.get(), 1);
   for (int call = 0; call < 100; ++call) EXPECT_EQ(writes(board.data(), variable, -1, 0), 1);
+  std::vector<Future<Sum<int>>> many;
+  for (int call = 0; call < 100; ++call) many.push_back(writes.async(board.data(), variable, -1, 0));
+  for (auto& future : many) EXPECT_EQ(future.get(), 1);
   EXPECT_EQ(variable.get(last())[0], 1);
   variable.set(last(), std::vector<int>{2});
   EXPECT_FALSE(slow.is_ready());
@@ -152,19 +150,15 @@ TEST_P(InFlight, AFailedCallBeforeAnUpdateLeavesNobodyInTheVote) {
   Board board(session);
   auto variable = session.shared<float, 1>("v");
   variable.broadcast(std::vector<float>{1});
-  const auto fails = session.function(
-      +[](CpuWorker& worker, BoardView board, Local<float, 1>, int rank) {
-        if (worker.rank() != rank) return;
-        while (field(board, 0).load() == 0) ::sched_yield();
-        throw std::runtime_error("the first cause");
-      },
-      "fails");
-  const auto update = session.function(
-      +[](CpuWorker& worker, BoardView board, Update<op::sum, float, 1> variable) {
-        field(board, 1 + worker.rank()).store(1);
-        variable.value()[0] = 7;
-      },
-      "update");
+  const auto fails = session.function([](CpuWorker& worker, BoardView board, Local<float, 1>, int rank) {
+    if (worker.rank() != rank) return;
+    while (field(board, 0).load() == 0) ::sched_yield();
+    throw std::runtime_error("the first cause");
+  });
+  const auto update = session.function([](CpuWorker& worker, BoardView board, Update<op::sum, float, 1> variable) {
+    field(board, 1 + worker.rank()).store(1);
+    variable.value()[0] = 7;
+  });
   auto first = fails.async(board.data(), variable, last());
   auto second = update.async(board.data(), variable, {.timeout = 3s});
   // All other ranks have finished the first call and wait in the vote of the second call.
@@ -186,13 +180,11 @@ TEST_P(InFlight, AFailedCallBeforeACollectiveLeavesNobodyInIt) {
   const Board board(session);
   auto variable = session.shared("v", std::vector<int>{1});
   const auto fails = session.function(one_or_throw_with, "fails");
-  const auto meets = session.function(
-      +[](CpuWorker& worker, Comm& comm, Local<int, 1>) {
-        std::vector<float> values(100'000, static_cast<float>(worker.rank()));
-        comm.all_reduce(std::span<float>(values), Reduction::sum);
-        comm.barrier();
-      },
-      "meets");
+  const auto meets = session.function([](CpuWorker& worker, Comm& comm, Local<int, 1>) {
+    std::vector<float> values(100'000, static_cast<float>(worker.rank()));
+    comm.all_reduce(std::span<float>(values), Reduction::sum);
+    comm.barrier();
+  });
   for (int round = 0; round < 20; ++round) {
     auto first = fails.async(board.data(), variable, round % GetParam(), 0);
     auto second = meets.async(variable, {.timeout = 3s});
@@ -203,49 +195,40 @@ TEST_P(InFlight, AFailedCallBeforeACollectiveLeavesNobodyInIt) {
   expect_usable(session);
 }
 
-TEST_P(InFlight, ADroppedFailureSurfacesAtWaitOnce) {
-  const Board board(session);
-  const auto f = session.function(one_or_throw, "one_or_throw");
-  static_cast<void>(f.async(board.data(), last(), 0));
-  EXPECT_EQ(error_of([&] { session.wait(); }).failure().cause, "the first cause");
-  EXPECT_NO_THROW(session.wait());
-  expect_usable(session);
-  EXPECT_NO_THROW(session.close());
-}
-
-TEST_P(InFlight, ADroppedFailureSurfacesAtCloseAndTheWorkersAreGone) {
-  const auto pids = session.worker_pids();
-  const Board board(session);
-  const auto f = session.function(one_or_throw, "one_or_throw");
-  static_cast<void>(f.async(board.data(), last(), 0));
-  EXPECT_EQ(error_of([&] { session.close(); }).failure().cause, "the first cause");
-  for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
-  EXPECT_NO_THROW(session.close());
-}
-
 /// Waits until the master knows the failure of the call, and then drops the future.
 void drop_when_it_has_failed(Future<Sum<int>>&& future) {
   const Future<Sum<int>> own = std::move(future);
   while (!own.is_ready()) ::sched_yield();
 }
 
-TEST_P(InFlight, AFailureThatWasKnownWhenItsFutureWasDroppedSurfacesAtWaitOnce) {
+TEST_P(InFlight, ADroppedFailureSurfacesAtWaitOnceWhetherItWasKnownOrNot) {
   const Board board(session);
   const auto f = session.function(one_or_throw, "one_or_throw");
   auto held = f.async(board.data(), last(), 0);
-  drop_when_it_has_failed(f.async(board.data(), last(), 0));
-  EXPECT_EQ(error_of([&] { session.wait(); }).failure().cause, "the first cause");
-  EXPECT_NO_THROW(session.wait()) << "the other failure can still be fetched";
+  for (const bool is_known : {false, true}) {
+    if (is_known) drop_when_it_has_failed(f.async(board.data(), last(), 0));
+    else static_cast<void>(f.async(board.data(), last(), 0));
+    EXPECT_EQ(error_of([&] { session.wait(); }).failure().cause, "the first cause");
+    EXPECT_NO_THROW(session.wait()) << "the other failure can still be fetched";
+  }
   EXPECT_EQ(error_of([&] { held.get(); }).failure().cause, "the first cause");
   expect_usable(session);
   EXPECT_NO_THROW(session.close());
 }
 
-TEST_P(InFlight, AFailureThatWasKnownWhenItsFutureWasDroppedSurfacesAtClose) {
-  const Board board(session);
-  const auto f = session.function(one_or_throw, "one_or_throw");
-  drop_when_it_has_failed(f.async(board.data(), last(), 0));
-  EXPECT_EQ(error_of([&] { session.close(); }).failure().cause, "the first cause");
+TEST_P(InFlight, ADroppedFailureSurfacesAtCloseAndTheWorkersAreGone) {
+  session.close();
+  for (const bool is_known : {false, true}) {
+    Session own(workers(GetParam()));
+    const auto pids = own.worker_pids();
+    const Board board(own);
+    const auto f = own.function(one_or_throw, "one_or_throw");
+    if (is_known) drop_when_it_has_failed(f.async(board.data(), last(), 0));
+    else static_cast<void>(f.async(board.data(), last(), 0));
+    EXPECT_EQ(error_of([&] { own.close(); }).failure().cause, "the first cause");
+    for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
+    EXPECT_NO_THROW(own.close());
+  }
 }
 
 TEST_P(InFlight, AFutureThatIsOverwrittenAfterItsCallFailedIsDropped) {
@@ -297,7 +280,7 @@ TEST_P(InFlight, AllOfThemAreLostWithTheWorker) {
   const auto pids = session.worker_pids();
   const Board board(session);
   const auto f = session.function(
-      +[](CpuWorker& worker, BoardView board, int rank) {
+      [](CpuWorker& worker, BoardView board, int rank) {
         if (worker.rank() == rank) die(Death::exit_quickly_3, board);
       },
       "f");
@@ -309,8 +292,7 @@ TEST_P(InFlight, AllOfThemAreLostWithTheWorker) {
   expect_loss(cause, {last(), "function", cause_of(Death::exit_quickly_3), "f"}, pids, board.time_of_death());
   for (auto& future : after) {
     EXPECT_TRUE(future.is_ready());
-    const Error error = error_of([&] { future.get(); });
-    EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+    const Error error = expect_error([&] { future.get(); }, ErrorKind::worker_lost);
     EXPECT_STREQ(error.what(), cause.what());
   }
   expect_over(session, cause);

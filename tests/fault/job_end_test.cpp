@@ -49,22 +49,16 @@ INSTANTIATE_TEST_SUITE_P(Of, JobEnd, testing::Combine(testing::Values("hang", "i
                            return std::get<0>(test.param) + std::to_string(std::get<1>(test.param));
                          });
 
-TEST_P(JobEnd, ByTheMastersDeathWithAllWorkersStopped) {
-  CommandRun run(alone(), {}, own_binary());
-  for (const pid_t pid : workers_of(run)) stop(pid);
-  const auto killed = Clock::now();
-  run.send(SIGKILL);
-  expect_end(run, killed);
-}
-
-/// The orphans get a new parent in the session of the master, as under a shell that is the first process of a
-/// container. So by the rules of the kernel, their process groups are not orphaned, and the kernel does not continue
-/// stopped processes in them.
-TEST_P(JobEnd, ByTheMastersDeathWithAStoppedWorkerAndAnAdoptingParent) {
-  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  {
+/// With an adopting parent, the orphans get a new parent in the session of the master, as under a shell that is the first
+/// process of a container. So by the rules of the kernel, their process groups are not orphaned, and the kernel does not
+/// continue stopped processes in them.
+TEST_P(JobEnd, ByTheMastersDeathWithAllWorkersStoppedOrWithOneAndAnAdoptingParent) {
+  for (const bool is_adopted : {false, true}) {
+    ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, is_adopted ? 1 : 0), 0);
     CommandRun run(alone(), {}, own_binary());
-    stop(workers_of(run).back());
+    auto stopped = workers_of(run);
+    if (is_adopted) stopped = {stopped.back()};
+    for (const pid_t pid : stopped) stop(pid);
     const auto killed = Clock::now();
     run.send(SIGKILL);
     expect_end(run, killed);

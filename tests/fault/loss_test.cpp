@@ -1,4 +1,5 @@
-// A worker dies: in the body of a function, in the destructor of its object, while it is idle.
+// A worker dies: in the body of a function, in the destructor of its object, while it is idle, and while its peers wait for
+// it, or it waits for them, in collectives and in the vote.
 
 #include <csignal>
 
@@ -34,19 +35,14 @@ TEST_P(LostWorker, IsNamedWithRankAndCause) {
   expect_usage([&] { f(board.data(), 0, Death::kill); }, {"the session is over", error.what()});
 }
 
-class LostWorkerOf : public testing::TestWithParam<int> {
- protected:
-  int last() const { return GetParam() - 1; }
-  Session session{workers(GetParam())};
-};
-INSTANTIATE_TEST_SUITE_P(Workers, LostWorkerOf, testing::Values(1, 3), testing::PrintToStringParamName());
+class LostWorkerOf : public WithWorkers {};
+INSTANTIATE_WITH_WORKERS(LostWorkerOf);
 
 TEST_P(LostWorkerOf, WhileIdleIsToldByClose) {
   const auto pids = session.worker_pids();
   ASSERT_EQ(::kill(pids.back(), SIGKILL), 0);
   ASSERT_TRUE(eventually([&] { return !is_alive(pids.back()); }));
-  const Error error = error_of([&] { session.close(); });
-  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  const Error error = expect_error([&] { session.close(); }, ErrorKind::worker_lost);
   EXPECT_EQ(error.rank(), last());
   EXPECT_EQ(error.failure().cause, cause_of(Death::kill));
   expect_over(session, error);
@@ -56,7 +52,7 @@ TEST_P(LostWorkerOf, IsTheFirstWhereAllDie) {
   const auto pids = session.worker_pids();
   const Board board(session);
   const auto f = session.function(
-      +[](CpuWorker& worker, BoardView board) {
+      [](CpuWorker& worker, BoardView board) {
         field(board, worker.rank()).store(1);
         if (worker.rank() == worker.world_size() - 1) die(Death::exit_quickly_3, board);
         for (;;) ::pause();
@@ -67,7 +63,7 @@ TEST_P(LostWorkerOf, IsTheFirstWhereAllDie) {
 }
 
 TEST_P(LostWorkerOf, BringsItsLastLinesOnly) {
-  const auto f = session.function(+[](CpuWorker& worker, int rank) {
+  const auto f = session.function([](CpuWorker& worker, int rank) {
     if (worker.rank() != rank) return;
     for (int line = 0; line < 50; ++line) std::fprintf(stderr, "line %d\n", line);
     std::fprintf(stderr, "without an end");
@@ -111,6 +107,94 @@ TEST_P(LostWorkerOf, InADestructorIsNamedSo) {
   });
   expect_loss(error, {last(), "function", cause_of(Death::segfault), "the destruction of a replicated object"}, pids,
               called);
+  expect_over(session, error);
+}
+
+// ---- while ranks wait for each other --------------------------------------------------------------------------
+
+/// The collective in which the peers wait.
+enum class Meeting : std::uint8_t { barrier, large_all_reduce };
+
+void meet(Comm& comm, Meeting meeting) {
+  if (meeting == Meeting::barrier) return comm.barrier();
+  std::vector<double> values(1'000'000, comm.rank());
+  comm.all_reduce(std::span<double>(values), Reduction::sum);
+}
+
+void meet_without(CpuWorker& worker, Comm& comm, BoardView board, int missing, Meeting meeting) {
+  meet(comm, meeting);
+  field(board, worker.rank()).store(worker.rank() == missing ? 2 : 1);
+  if (worker.rank() == missing) {
+    // The peers are on their way into the collective. The rank dies when the master says that they sleep there.
+    while (field(board, Board::kFields - 2).load() == 0) ::sched_yield();
+    die(Death::kill, board);
+  }
+  meet(comm, meeting);
+}
+
+class LostPeer : public testing::TestWithParam<Meeting> {};
+
+TEST_P(LostPeer, ReleasesWhoWaitsInACollective) {
+  constexpr int kWorldSize = 3;
+  constexpr int kMissing = kWorldSize - 1;
+  Session session(workers(kWorldSize));
+  const auto pids = session.worker_pids();
+  Board board(session);
+  const auto f = session.function(meet_without, "meet_without");
+  auto future = f.async(board.data(), kMissing, GetParam());
+  for (int rank = 0; rank < kWorldSize; ++rank) ASSERT_TRUE(board.reaches(rank, 1));
+  for (int rank = 0; rank < kMissing; ++rank) ASSERT_TRUE(falls_asleep(pids[static_cast<std::size_t>(rank)]));
+  board.set(Board::kFields - 2, 1);
+  const Error error = error_of([&] { future.get(); });
+  expect_loss(error, {kMissing, "function", cause_of(Death::kill), "meet_without"}, pids, board.time_of_death());
+  for (const auto& released : error.failure().peers_released) {
+    if (released != Clock::time_point{}) {
+      EXPECT_LT(released - board.time_of_death(), kErrorLimit);
+    }
+  }
+  expect_over(session, error);
+}
+
+INSTANTIATE_TEST_SUITE_P(In, LostPeer, testing::Values(Meeting::barrier, Meeting::large_all_reduce),
+                         [](const auto& test) { return test.param == Meeting::barrier ? "Barrier" : "AllReduce"; });
+
+class LossWhileWaiting : public testing::Test {
+ protected:
+  static constexpr int kLast = 2;
+  Session session{workers(kLast + 1)};
+  std::vector<int> pids = session.worker_pids();
+  Board board{session};
+};
+
+Sum<int> update_slowly(CpuWorker& worker, BoardView board, Update<op::sum, float, 1> variable, int slow) {
+  field(board, worker.rank()).store(1);
+  while (worker.rank() == slow && field(board, Board::kFields - 2).load() == 0) ::sched_yield();
+  if (worker.rank() == slow) die(Death::kill, board);
+  variable.value()[0] = 1;
+  return 1;
+}
+
+TEST_F(LossWhileWaiting, InTheVoteIsNamedSo) {
+  auto variable = session.shared<float, 1>("v");
+  variable.broadcast(std::vector<float>{1});
+  auto future = session.function(update_slowly, "update_slowly").async(board.data(), variable, 0);
+  ASSERT_TRUE(board.reaches(kLast, 1));
+  ASSERT_TRUE(falls_asleep(pids.back()));
+  const auto death = Clock::now();
+  ASSERT_EQ(::kill(pids.back(), SIGKILL), 0);
+  const Error error = error_of([&] { future.get(); });
+  expect_loss(error, {kLast, "vote", cause_of(Death::kill), "update_slowly"}, pids, death);
+}
+
+TEST_F(LossWhileWaiting, ReleasesWhoWaitsInTheVote) {
+  auto variable = session.shared<float, 1>("v");
+  variable.broadcast(std::vector<float>{1});
+  auto future = session.function(update_slowly, "update_slowly").async(board.data(), variable, kLast);
+  ASSERT_TRUE(board.reaches(0, 1));
+  ASSERT_TRUE(falls_asleep(pids.front()));
+  board.set(Board::kFields - 2, 1);
+  const Error error = error_of([&] { future.get(); });
+  expect_loss(error, {kLast, "function", cause_of(Death::kill), "update_slowly"}, pids, board.time_of_death());
   expect_over(session, error);
 }
 

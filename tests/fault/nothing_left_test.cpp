@@ -1,5 +1,5 @@
-// Sessions leave nothing behind in the master: no descriptors, threads, children or mappings. Also: what forks and
-// other actions of the master do to sessions.
+// What workers have of the master, and what forks and other actions of the master do to sessions. LeakCheck looks after
+// each test for what it has left behind.
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -7,9 +7,10 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
 
-#include "tests/fault/leak_check.hpp"
 #include "tests/fault/scene.hpp"
 #include "tests/fault/ways_to_die.hpp"
 
@@ -18,68 +19,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-std::size_t count_mappings() {
-  std::ifstream maps("/proc/self/maps");
-  std::size_t count = 0;
-  for (std::string line; std::getline(maps, line);) ++count;
-  return count;
-}
-
-class ManySessions : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Workers, ManySessions, testing::Values(1, 3), testing::PrintToStringParamName());
-
-TEST_P(ManySessions, LeaveNothingInTheMaster) {
-  std::set<std::string> descriptors;
-  std::size_t mappings = 0;
-  for (int round = 0; round < 50; ++round) {
-    // In turn, the session is closed, destroyed without close, lost, or has a failed call.
-    Session session(workers(GetParam()));
-    const auto f = session.function(+[](int action) {
-      if (action == 2) die(Death::kill);
-      if (action == 3) throw std::runtime_error("no");
-    });
-    const auto data = session.data<float, 1>({100'000});
-    if (round % 4 < 2) f(0);
-    else EXPECT_ANY_THROW(f(round % 4));
-    if (round % 4 == 0) session.close();
-    if (round == 9) {
-      descriptors = open_descriptors();
-      mappings = count_mappings();
-    }
-    if (round == 49) {
-      EXPECT_EQ(open_descriptors().size(), descriptors.size());
-      EXPECT_LE(count_mappings(), mappings + 20);
-    }
-  }
-  EXPECT_EQ(count_threads(), 1);
-  EXPECT_FALSE(has_children());
-}
-
-std::set<std::string> open_files_of(int pid) {
-  std::set<std::string> targets;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
-    std::error_code gone;
-    targets.insert(std::filesystem::read_symlink(entry.path(), gone).string());
-  }
-  return targets;
-}
-
-TEST(Job, KeepsNothingInNamedMemoryOrTemporaryFiles) {
-  const auto before = open_files_of(::getpid());  // files that the process which runs the tests has left open
-  Session session(workers(2));
-  const auto data = session.data<float, 1>({1'000'000});
-  auto pids = session.worker_pids();
-  pids.push_back(::getpid());
-  for (const int pid : pids) {
-    for (const auto& target : open_files_of(pid)) {
-      if (before.contains(target)) continue;
-      EXPECT_THAT(target, Not(HasSubstr("/dev/shm/")));
-      EXPECT_THAT(target, Not(HasSubstr("/tmp/")));
-    }
-  }
-  EXPECT_EQ(named_shared_memory(), std::set<std::string>());
-}
 
 TEST(Job, GivesWorkersNoDescriptorOfTheMasters) {
   const int kept = ::memfd_create("inherited on purpose", 0);
@@ -100,70 +39,59 @@ TEST(Job, GivesWorkersNoDescriptorOfTheMasters) {
   ::close(kept);
 }
 
-TEST(ForkInTheMaster, ThatExitsLeavesTheSessionAlone) {
-  Session session(workers(2));
-  const auto f = session.function(+[] { return Sum<int>(1); });
-  for (const bool runs_exit_handlers : {false, true}) {
+class ForkInTheMaster : public testing::Test {
+ protected:
+  /// Forks a child that does this, and returns its exit code.
+  static int code_of_child(const std::function<int()>& act) {
     const int child = fork_when_quiet();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      if (runs_exit_handlers) std::exit(0);
-      ::_exit(0);
-    }
-    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-    EXPECT_EQ(f(), 2);
+    if (child == 0) ::_exit(act());
+    int status = -1;
+    EXPECT_TRUE(eventually([&] { return ::waitpid(child, &status, WNOHANG) == child; })) << "the child hangs";
+    if (status == -1) ::kill(child, SIGKILL);
+    if (status == -1) ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  expect_usable(session);
-  session.close();
+  std::unique_ptr<Session> session = std::make_unique<Session>(workers(2));
+  Function<Sum<int>> f = session->function([] { return Sum<int>(1); });
+};
+
+TEST_F(ForkInTheMaster, ThatExitsLeavesTheSessionAlone) {
+  EXPECT_EQ(code_of_child([] { return 0; }), 0);
+  EXPECT_EQ(f(), 2);
+  EXPECT_EQ(code_of_child([]() -> int { std::exit(0); }), 0) << "runs exit handlers";
+  EXPECT_EQ(f(), 2);
+  expect_usable(*session);
+  session->close();
 }
 
-TEST(ForkInTheMaster, ThatDestroysItsCopyLeavesTheSessionAlone) {
-  auto session = std::make_unique<Session>(workers(2));
-  const auto f = session->function(+[] { return Sum<int>(1); });
+TEST_F(ForkInTheMaster, ThatDestroysItsCopyLeavesTheSessionAlone) {
   auto data = std::optional(session->data(std::vector<int>(100'000, 7)));
-  const int child = fork_when_quiet();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  const int code = code_of_child([&] {
     data.reset();
     session.reset();
     const Session own(workers(1));  // the child may have a session of its own
-    ::_exit(0);
-  }
-  int status = -1;
-  ASSERT_TRUE(eventually([&] { return ::waitpid(child, &status, WNOHANG) == child; })) << "the child hangs";
-  EXPECT_EQ(status, 0);
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
   EXPECT_EQ(f(), 2);
   EXPECT_EQ(data->view()[99'999], 7);
   session->close();
 }
 
-TEST(ForkInTheMaster, ThatUsesItsCopyIsRefused) {
-  Session session(workers(2));
-  const auto f = session.function(+[] { return Sum<int>(1); });
-  const int child = fork_when_quiet();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    int refused = 0;
-    for (const std::function<void()>& use : {std::function<void()>([&] { session.close(); }),
-                                             std::function<void()>([&] { session.data<float, 1>({4}); })}) {
-      try {
-        use();
-      } catch (const Error& error) {
-        if (error.kind() == ErrorKind::usage) ++refused;
-      }
+TEST_F(ForkInTheMaster, ThatUsesItsCopyIsRefused) {
+  const auto is_refused = [](const auto& use) {
+    try {
+      use();
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::usage ? 1 : 0;
     }
-    ::_exit(refused);
-  }
-  int status = -1;
-  const bool ended = eventually([&] { return ::waitpid(child, &status, WNOHANG) == child; });
-  EXPECT_TRUE(ended) << "the child hangs";
-  if (!ended) {
-    ::kill(child, SIGKILL);
-    ::waitpid(child, &status, 0);
-  }
-  EXPECT_EQ(WEXITSTATUS(status), 2);
+    return 0;
+  };
+  const int refused = code_of_child(
+      [&] { return is_refused([&] { session->close(); }) + is_refused([&] { session->data<float, 1>({4}); }); });
+  EXPECT_EQ(refused, 2);
   EXPECT_EQ(f(), 2);
-  session.close();
+  session->close();
 }
 
 class IgnoredChildren : public testing::Test {
@@ -182,12 +110,11 @@ TEST_F(IgnoredChildren, AreStillSeenWhenTheyDie) {
   Session session(workers(2));
   const Board board(session);
   const auto f = session.function(
-      +[](CpuWorker& worker, BoardView board) {
+      [](CpuWorker& worker, BoardView board) {
         if (worker.rank() == 1) die(Death::kill, board);
       },
       "f");
-  const Error error = error_of([&] { f(board.data()); });
-  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  const Error error = expect_error([&] { f(board.data()); }, ErrorKind::worker_lost);
   EXPECT_EQ(error.rank(), 1);
   EXPECT_EQ(error.failure().call, "f");
   EXPECT_LT(error.failure().master_released - board.time_of_death(), kErrorLimit);

@@ -1,5 +1,7 @@
 // Programs that fail, with and without `syncrun`: the exit code, and that the last line of standard error is the first
-// cause.
+// cause. Also programs that do not call serve_if_worker in time.
+
+#include <gmock/gmock.h>
 
 #include <csignal>
 
@@ -27,8 +29,7 @@ class FailedProgram : public testing::TestWithParam<Front> {
     after_syncrun.insert(after_syncrun.end(), alone.begin(), alone.end());
     const bool is_alone = GetParam() == Front::nothing;
     CommandRun run(is_alone ? alone : after_syncrun, {}, is_alone ? own_binary() : "");
-    EXPECT_EQ(run.exit_code(), exit_code) << run.errors();
-    EXPECT_TRUE(run.nothing_remains());
+    run.expect_end(exit_code);
     errors_ = run.errors();
     return run.last_error_line();
   }
@@ -37,30 +38,19 @@ class FailedProgram : public testing::TestWithParam<Front> {
 INSTANTIATE_TEST_SUITE_P(Behind, FailedProgram, testing::Values(Front::nothing, Front::syncrun),
                          [](const auto& test) { return test.param == Front::nothing ? "Nothing" : "Syncrun"; });
 
-TEST_P(FailedProgram, ThatThrowsSaysSoLast) { EXPECT_EQ(last_line("throw", 1), "syncrun: the program's own failure"); }
-
-TEST_P(FailedProgram, ThatThrowsSeveralLinesForgesNoTag) {
-  EXPECT_EQ(last_line("throw-lines", 1), "  [rank 9] another");
-  EXPECT_THAT(errors_, HasSubstr("syncrun: one line\n"));
-}
-
-TEST_P(FailedProgram, ThatThrowsANumberSaysSoLast) {
+TEST_P(FailedProgram, SaysWhyLast) {
+  EXPECT_EQ(last_line("throw", 1), "syncrun: the program's own failure");
   EXPECT_EQ(last_line("throw-number", 1),
             "syncrun: the program threw an exception that is not a std::exception, of type int: 17");
-}
-
-TEST_P(FailedProgram, ThatThrowsWithoutATextSaysOfWhichTypeLast) {
   EXPECT_EQ(last_line("throw-speechless", 1),
             "syncrun: an exception of type syncrun::test::Speechless without a text (what() is null)");
-}
-
-/// The exception of the child goes through the same handler. It must not be the last message of the program.
-TEST_P(FailedProgram, WhoseForkedChildThrewSaysItsOwnFailureLast) {
+  EXPECT_EQ(last_line("throw-lines", 1), "  [rank 9] another") << "this is no tag";
+  EXPECT_THAT(errors_, HasSubstr("syncrun: one line\n"));
+  // The exception of a forked child goes through the same handler. It must not be the last message of the program.
   EXPECT_EQ(last_line("child-throws", 1), "syncrun: the program's own failure");
   EXPECT_THAT(errors_, HasSubstr("syncrun: a child's failure\n"));
+  last_line("return", 42);
 }
-
-TEST_P(FailedProgram, ThatReturnsACodeEndsWithIt) { last_line("return", 42); }
 
 TEST_P(FailedProgram, WhoseFunctionThrowsSaysWhereLast) {
   const std::string line = last_line("throw-in-function", 1);
@@ -78,21 +68,28 @@ TEST_P(FailedProgram, ThatLosesAWorkerSaysWhyAndItsLastLines) {
   EXPECT_THAT(errors_.substr(verdict), HasSubstr("[rank 0] rank 0 says something"));
 }
 
-TEST(TwoJobs, AtOnceDoNotInterfere) {
-  ::setenv("SYNCRUN_NPROC_PER_NODE", "2", 1);
-  {
-    CommandRun victim({"--program", "hang"}, {}, own_binary());
-    CommandRun first({"--program", "add-up"}, {}, own_binary());
-    CommandRun second({own_binary(), "--program", "add-up"});
-    ASSERT_TRUE(victim.prints("ready")) << victim.errors();
-    victim.send(SIGKILL);
-    EXPECT_EQ(first.exit_code(), 0) << first.errors();
-    EXPECT_EQ(second.exit_code(), 0) << second.errors();
-    EXPECT_EQ(first.output(), "total 3000\n");
-    EXPECT_EQ(second.output(), "total 3000\n");
-    EXPECT_TRUE(victim.nothing_remains());
+// ---- programs that do not serve ----------------------------------------------------------------------------------
+
+TEST(UnservedWorker, IsRefusedASessionAndSaysWhatIsMissing) {
+  for (const std::string when : {"never", "late"}) {
+    for (const bool is_alone : {true, false}) {
+      const std::vector<std::string> arguments =
+          is_alone ? std::vector<std::string>{when} : std::vector<std::string>{UNSERVED_PROGRAM, when};
+      CommandRun run(arguments, {}, is_alone ? UNSERVED_PROGRAM : "");
+      run.expect_end(1);
+      EXPECT_THAT(run.errors(),
+                  HasSubstr("was lost while starting (phase attach): this process is a worker of another session"));
+      EXPECT_THAT(run.errors(), HasSubstr("call syncrun::serve_if_worker(argc, argv) first thing in main"));
+    }
   }
-  ::unsetenv("SYNCRUN_NPROC_PER_NODE");
+}
+
+TEST(UnservedTask, IsRefusedAndSaysWhatIsMissing) {
+  CommandRun run({"task"}, {}, UNSERVED_PROGRAM);
+  run.expect_end(1);
+  EXPECT_THAT(run.errors(), HasSubstr("task 'unserved' (pid "));
+  EXPECT_THAT(run.errors(), HasSubstr("this process is a producer or a task of another one"));
+  EXPECT_THAT(run.errors(), HasSubstr("call syncrun::serve_if_worker(argc, argv) first thing in main"));
 }
 
 }  // namespace

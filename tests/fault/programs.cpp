@@ -1,14 +1,17 @@
 #include "tests/fault/programs.hpp"
 
 #include <limits.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <syncrun/syncrun.hpp>
+#include <thread>
 
-#include "tests/fault/long_programs.hpp"
 #include "tests/fault/scene.hpp"
 #include "tests/fault/ways_to_die.hpp"
 
@@ -23,23 +26,25 @@ namespace syncrun::test {
 
 namespace {
 
-/// Prints "ready" and the pids of the workers. Called when every worker is in the intended state.
-void say_ready(const Session& session) {
+/// Prints "ready" and the pids of the workers and helpers. Called when each is in the intended state.
+void say_ready(const Session& session, const std::vector<int>& helpers = {}) {
   std::string line = "ready";
   for (const int pid : session.worker_pids()) line += " " + std::to_string(pid);
+  for (const int pid : helpers) line += " " + std::to_string(pid);
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
 
-/// Starts children that do not disturb the test: they hold no descriptor of Syncrun.
-void start_child(BoardView board, int fields) {
-  const int child = ::fork();
-  if (child == 0) {
-    ::execlp("sleep", "sleep", "1000", nullptr);
-    ::_exit(127);
-  }
+void fork_a_sleeper() {
+  if (::fork() != 0) return;
+  ::execlp("sleep", "sleep", "1000", nullptr);
+  ::_exit(127);
+}
+
+/// Starts two processes: a child of the worker, and a process whose parent has ended. They hold no descriptor of Syncrun.
+void start_children() {
+  fork_a_sleeper();
   static_cast<void>(std::system("sleep 1000 &"));
-  field(board, fields).fetch_add(1);
 }
 
 void wait_endlessly(CpuWorker& worker, Comm& comm, BoardView board) {
@@ -53,7 +58,7 @@ void wait_endlessly(CpuWorker& worker, Comm& comm, BoardView board) {
 /// Starts workers with children, in a call that never ends. Rank 0 stays in its body, and the others wait in a barrier.
 void hang(Session& session) {
   const Board board(session);
-  session.function(start_child)(board.data(), 1);
+  session.function(start_children)();
   auto future = session.function(wait_endlessly, "wait_endlessly").async(board.data());
   board.reaches(0, session.world_size());
   say_ready(session);
@@ -62,16 +67,9 @@ void hang(Session& session) {
 
 /// Starts workers with children, and then makes no calls.
 void idle(Session& session) {
-  const Board board(session);
-  session.function(start_child)(board.data(), 1);
+  session.function(start_children)();
   say_ready(session);
   for (;;) ::pause();
-}
-
-void fork_a_sleeper() {
-  if (::fork() != 0) return;
-  ::execlp("sleep", "sleep", "1000", nullptr);
-  ::_exit(127);
 }
 
 using Numbers = Data<float, 1>;
@@ -97,12 +95,9 @@ void keep_helpers(Session& session, bool is_busy) {
   first.receive();
   second.receive();
   queue.next();
-  std::string line = "ready";
-  for (const int pid : session.worker_pids()) line += " " + std::to_string(pid);
-  for (const int pid : queue.producer_pids()) line += " " + std::to_string(pid);
-  line += " " + std::to_string(first.pid()) + " " + std::to_string(second.pid());
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
+  auto helpers = queue.producer_pids();
+  helpers.insert(helpers.end(), {first.pid(), second.pid()});
+  say_ready(session, helpers);
   for (;;) ::pause();
 }
 
@@ -132,14 +127,96 @@ int fail(Session& session, int, char** argv) {
   return 0;
 }
 
-/// Prints the total of many calls, so that a test can check jobs that run side by side.
-void add_up(Session& session) {
-  const auto f = session.function(+[](CpuWorker& worker, Comm& comm) {
-    return Sum<std::int64_t>(comm.all_reduce(std::int64_t{worker.rank() + 1}, Reduction::sum));
+void say(const char* stage) {
+  std::printf("stage %s\n", stage);
+  std::fflush(stdout);
+}
+
+Sum<std::int64_t> add_ranks(CpuWorker& worker, Comm& comm, Scattered<const float, 1> rows,
+                            Update<op::sum, float, 1> variable) {
+  variable.value()[0] = static_cast<float>(rows.rows());
+  return comm.all_reduce(std::int64_t{worker.rank()}, Reduction::sum);
+}
+
+/// Does a little of everything that a job does.
+void live(Session& session) {
+  session.function(start_children)();
+  const auto data = session.data(std::vector<float>(1000, 1));
+  auto variable = session.shared<float, 1>("v");
+  variable.broadcast(std::vector<float>{0});
+  const auto f = session.function(add_ranks, "add_ranks");
+  say("calls");
+  for (int call = 0; call < 50; ++call) f(data, variable);
+  for (int call = 0; call < 20; ++call) static_cast<void>(f.async(data, variable));
+  session.wait();
+  say("idle");
+  std::this_thread::sleep_for(30ms);
+  f(data, variable);
+  say("closing");
+  session.close();
+  say("closed");
+}
+
+pid_t master_to_kill = 0;
+
+/// Kills the master once, as long as it is the parent. Later the parent would be whoever has adopted this process.
+void kill_master() {
+  // The other thread of the worker gets the signal of the master's death.
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  if (::getppid() == master_to_kill) ::kill(master_to_kill, SIGKILL);
+}
+void wait_for_another_parent() {
+  while (::getppid() == master_to_kill) ::sched_yield();
+}
+
+/// Closes the session. In an exit handler, the first worker that ends kills the master. It then waits until the kernel has
+/// told it so, or it goes on at once. In the second case, it may end before the master, and could then not end a process
+/// in a session of its own.
+void kill_master_at_end(Session& session, bool waits) {
+  const auto prepare = session.function(+[](bool waits) {
+    turn_off_leak_check();
+    start_children();
+    master_to_kill = ::getppid();
+    if (waits) {
+      static_cast<void>(std::system("setsid sleep 1000 & exit"));
+      static_cast<void>(std::atexit(wait_for_another_parent));
+    }
+    static_cast<void>(std::atexit(kill_master));  // runs first
   });
-  std::int64_t total = 0;
-  for (int call = 0; call < 500; ++call) total += f().value();
-  std::printf("total %lld\n", static_cast<long long>(total));
+  prepare(waits);
+}
+
+/// Runs a task that starts a daemon and then never ends. There are no workers.
+int run_task_with_daemon() {
+  auto task = syncrun::task(+[] {
+    static_cast<void>(std::system("setsid sleep 1000 & exit"));
+    say("ready");
+    for (;;) ::pause();
+  });
+  task.get();
+  return 0;
+}
+
+/// Starts workers that do not end when asked. With `in_master`, the master does not either.
+void ignore_requests(Session& session, bool in_master) {
+  if (in_master) {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
+  }
+  const Board board(session);
+  const auto f = session.function(
+      +[](BoardView board) {
+        for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
+        start_children();
+        field(board, 0).fetch_add(1);
+        for (;;) ::pause();
+      },
+      "f");
+  auto future = f.async(board.data());
+  board.reaches(0, session.world_size());
+  say("ready");
+  future.get();
 }
 
 }  // namespace
@@ -148,20 +225,22 @@ void turn_off_leak_check() { has_no_leak_check = true; }
 
 int run_program(int argc, char** argv) {
   const std::string name = argv[2];
-  if (const auto code = run_long_program(name, argc, argv)) return *code;
-  const SessionOptions options{.timeout = 30s, .start_timeout = 20s};
-  if (name == "hang") return run(argc, argv, hang, options);
-  if (name == "idle") return run(argc, argv, idle, options);
-  if (name == "fail") return run(argc, argv, fail, options);
-  SessionOptions two = options;
-  two.processes = "2";
-  if (name == "helpers-busy")
-    return run(
-        argc, argv, [](Session& session) { keep_helpers(session, true); }, two);
-  if (name == "helpers-waiting")
-    return run(
-        argc, argv, [](Session& session) { keep_helpers(session, false); }, two);
-  if (name == "add-up") return run(argc, argv, add_up, options);
+  const SessionOptions options{.timeout = 60s, .start_timeout = 20s};
+  const auto run_with = [&](const auto& body) { return run(argc, argv, body, options); };
+  if (name == "hang") return run_with(hang);
+  if (name == "idle") return run_with(idle);
+  if (name == "fail") return run_with(fail);
+  if (name == "helpers-busy" || name == "helpers-waiting") {
+    const auto keep = [&](Session& session) { keep_helpers(session, name == "helpers-busy"); };
+    return run(argc, argv, keep, {.processes = "2", .timeout = 60s, .start_timeout = 20s});
+  }
+  if (name == "live") say("starting");
+  if (name == "live") return run_with(live);
+  if (name == "kill-master-and-wait" || name == "kill-master-and-end")
+    return run_with([&](Session& session) { kill_master_at_end(session, name == "kill-master-and-wait"); });
+  if (name == "task-with-daemon") return run_task_with_daemon();
+  if (name == "stubborn-workers" || name == "stubborn-job")
+    return run_with([&](Session& session) { ignore_requests(session, name == "stubborn-job"); });
   std::fprintf(stderr, "no program '%s'\n", name.c_str());
   return 2;
 }

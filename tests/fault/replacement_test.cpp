@@ -22,12 +22,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-SessionOptions replacing(int world_size) {
-  SessionOptions options = workers(world_size);
-  options.on_worker_lost = OnWorkerLost::respawn;
-  return options;
-}
-
 std::vector<float> copy_of(Shared<float, 1>& variable, int rank) {
   const auto values = variable.get(rank);
   return {values.begin(), values.end()};
@@ -59,7 +53,7 @@ constexpr std::array kOperations{
 class RespawnInAWait : public testing::TestWithParam<int> {
  protected:
   static SessionOptions many_losses() {
-    SessionOptions options = replacing(GetParam());
+    SessionOptions options = workers(GetParam(), OnWorkerLost::respawn);
     options.max_respawns = 100;
     return options;
   }
@@ -120,7 +114,7 @@ TEST_P(RespawnInAWait, CollectivesHaveTheValuesThatWereRestored) {
 TEST_P(RespawnInAWait, ACollectiveFailsIfTheLostCallWasToWriteTheVariable) {
   auto x = session_.shared<float, 1>("x");
   x.broadcast(std::vector<float>{1, 2});
-  const auto f = session_.function(+[](CpuWorker&, Local<float, 1>, BoardView board) { die(Death::kill, board); });
+  const auto f = session_.function([](CpuWorker&, Local<float, 1>, BoardView board) { die(Death::kill, board); });
   auto gone = f.on_rank(last()).async(x, board_.data());
   EXPECT_EQ(error_of([&] { x.all_reduce(Reduction::sum); }).kind(), ErrorKind::worker_lost);
   EXPECT_EQ(error_of([&] { gone.get(); }).kind(), ErrorKind::worker_lost);
@@ -140,9 +134,9 @@ Keep<double, 1> made_during_the_loss(CpuWorker& worker, BoardView board) {
 TEST_P(RespawnInAWait, ACallIsCheckedAgainAfterItHasWaitedForTheShapeOfAValue) {
   auto x = session_.shared<float, 1>("x");
   const auto local = session_.function(
-      +[](Local<const float, 1> x, Sliced<const double, 1>) -> Sum<int> { return x[0] == 3 ? 1 : -1; });
+      [](Local<const float, 1> x, Sliced<const double, 1>) -> Sum<int> { return x[0] == 3 ? 1 : -1; });
   const auto sliced =
-      session_.function(+[](Sliced<const float, 1> x, Local<const double, 1>, Sliced<const double, 1>) -> Sum<int> {
+      session_.function([](Sliced<const float, 1> x, Local<const double, 1>, Sliced<const double, 1>) -> Sum<int> {
         return x.size() != 0 && x[0] == 3 ? 1 : -1;
       });
   const auto make = session_.function(made_during_the_loss);
@@ -163,10 +157,9 @@ TEST_P(RespawnInAWait, ACallIsCheckedAgainAfterItHasWaitedForTheShapeOfAValue) {
 TEST_P(RespawnInAWait, ACallIsCheckedAgainAfterItHasWaitedForRoomForAMove) {
   constexpr int kInbox = 32;  // how many commands a rank may have
   auto x = session_.shared<float, 1>("x");
-  const auto f = session_.function(+[](Sliced<const float, 1> x, Local<const double, 1>) -> Sum<int> {
-    return x.size() != 0 && x[0] == 3 ? 1 : -1;
-  });
-  const auto none = session_.function(+[] {});
+  const auto f = session_.function(
+      [](Sliced<const float, 1> x, Local<const double, 1>) -> Sum<int> { return x.size() != 0 && x[0] == 3 ? 1 : -1; });
+  const auto none = session_.function([] {});
   for (const int free_places : {0, 1, 2}) {
     x.scatter(std::vector<float>(8, 3));
     const auto value = session_.value(std::vector<double>{1}, Shape{1}, session_.device(0));
@@ -247,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(Of, RespawnMemory, testing::Values(Memory::output, Memo
                          [](const auto& info) { return info.param == Memory::output ? "Outputs" : "Scratch"; });
 
 TEST_P(RespawnMemory, IsNotUsedAgainWhileAPeerStillWritesThere) {
-  Session session{replacing(3)};
+  Session session{workers(3, OnWorkerLost::respawn)};
   const Board board{session};
   auto lost = session.function(lose_in_reduction).async(board.data(), GetParam());
   auto later = session.function(count_overwritten).on_rank(0).async(board.data(), GetParam());

@@ -70,8 +70,10 @@ std::vector<pid_t> processes_with(const std::string& environment_text) {
   return pids;
 }
 
-SessionOptions workers(int world_size) {
-  return {.processes = std::to_string(world_size), .timeout = 20s, .start_timeout = 20s};
+SessionOptions workers(int world_size, OnWorkerLost on_lost) {
+  SessionOptions options{.processes = std::to_string(world_size), .timeout = 20s, .start_timeout = 20s};
+  options.on_worker_lost = on_lost;
+  return options;
 }
 
 std::atomic_ref<std::int64_t> field(const BoardView& board, int index) {
@@ -143,10 +145,15 @@ void expect_usable(Session& session) {
   EXPECT_EQ(variable.get(session.world_size() - 1)[2], 3.0F * static_cast<float>(session.world_size()));
 }
 
-void expect_usage(const std::function<void()>& action, const std::vector<std::string>& words) {
-  const Error error = error_of(action);
-  EXPECT_EQ(error.kind(), ErrorKind::usage) << error.what();
+Error expect_error(const std::function<void()>& action, ErrorKind kind, const std::vector<std::string>& words) {
+  Error error = error_of(action);
+  EXPECT_EQ(error.kind(), kind) << error.what();
   for (const auto& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
+  return error;
+}
+
+void expect_usage(const std::function<void()>& action, const std::vector<std::string>& words) {
+  expect_error(action, ErrorKind::usage, words);
 }
 
 }  // namespace syncrun::test

@@ -40,7 +40,16 @@ bool falls_asleep(pid_t pid);
 pid_t fork_when_quiet();
 
 /// Options for this number of CPU workers, with limits of 20 s for calls and for the start.
-SessionOptions workers(int world_size);
+SessionOptions workers(int world_size, OnWorkerLost on_lost = OnWorkerLost::end);
+
+/// A test that opens a session with as many workers as its parameter says.
+class WithWorkers : public testing::TestWithParam<int> {
+ protected:
+  int last() const { return GetParam() - 1; }
+  Session session{workers(GetParam())};
+};
+#define INSTANTIATE_WITH_WORKERS(suite) \
+  INSTANTIATE_TEST_SUITE_P(Workers, suite, testing::Values(1, 3), testing::PrintToStringParamName())
 
 /// Fields in shared memory that the master and the workers read and write at the same time. For the library, the board
 /// is an input, which a call only reads. The tests write to it behind the library's back, so they can observe a call
@@ -90,7 +99,8 @@ void expect_loss(const Error& error, const Loss& loss, const std::vector<int>& p
 void expect_over(Session& session, const Error& cause);
 /// Checks that a call with outputs, a collective and shared variables give the right results.
 void expect_usable(Session& session);
-/// Fails the test unless the action throws Error (usage) with all of these words in its message.
+/// Fails the test unless the action throws an Error of this kind with all of these words in its message. Returns it.
+Error expect_error(const std::function<void()>& action, ErrorKind kind, const std::vector<std::string>& words = {});
 void expect_usage(const std::function<void()>& action, const std::vector<std::string>& words);
 
 }  // namespace syncrun::test

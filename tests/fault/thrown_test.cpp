@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <stdexcept>
+#include <tuple>
 
 #include "tests/fault/scene.hpp"
 #include "tests/fault/ways_to_die.hpp"
@@ -30,11 +31,8 @@ void throw_on(CpuWorker& worker, int rank, Throws what) {
   if (worker.rank() == rank || rank < 0) throw_one(what);
 }
 
-class Exception : public testing::TestWithParam<int> {
+class Exception : public WithWorkers {
  protected:
-  int last() const { return GetParam() - 1; }
-  Session session{workers(GetParam())};
-
   void expect_thrown(const Error& error, int rank, ErrorKind kind, const std::string& call, const std::string& phase,
                      const std::string& cause) {
     EXPECT_EQ(error.kind(), kind) << error.what();
@@ -49,52 +47,29 @@ class Exception : public testing::TestWithParam<int> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Workers, Exception, testing::Values(1, 3), testing::PrintToStringParamName());
+INSTANTIATE_WITH_WORKERS(Exception);
 
-TEST_P(Exception, ReachesTheMasterWithRankAndMessage) {
+TEST_P(Exception, ReachesTheMasterWithRankAndMessageOrItsType) {
   const auto f = session.function(throw_on, "throw_on");
-  const auto fails = [&](Throws what) { return error_of([&] { f(last(), what); }); };
-  expect_thrown(fails(Throws::standard), last(), ErrorKind::function, "throw_on", "function", "row 17 is bad");
-  expect_usable(session);
-  const Error system = fails(Throws::error);
-  expect_thrown(system, last(), ErrorKind::system, "throw_on", "function", "row 17 is bad");
-  EXPECT_EQ(system.native_code(), 28);
-  expect_thrown(fails(Throws::usage_error), last(), ErrorKind::function, "throw_on", "function", "row 17 is bad");
-  expect_thrown(fails(Throws::number), last(), ErrorKind::function, "throw_on", "function",
-                "an exception that is not a std::exception, of type int: 17");
-  expect_usable(session);
-  session.close();
-}
-
-TEST_P(Exception, WithoutATextIsNamedByItsType) {
-  const auto f = session.function(throw_on, "throw_on");
-  const auto fails = [&](Throws what) { return error_of([&] { f(last(), what); }); };
-  expect_thrown(fails(Throws::speechless), last(), ErrorKind::function, "throw_on", "function",
-                "an exception of type syncrun::test::Speechless without a text (what() is null)");
-  const Error error = fails(Throws::speechless_error);
-  expect_thrown(error, last(), ErrorKind::system, "throw_on", "function",
-                "an exception of type syncrun::test::SpeechlessError without a text (what() is null)");
-  EXPECT_EQ(error.native_code(), 28);
-  expect_usable(session);
-}
-
-struct BuiltSpeechless {
-  BuiltSpeechless() { throw Speechless(); }
-};
-
-TEST_P(Exception, WithoutATextFromAConstructorIsNamedByItsType) {
-  const auto object = session.replicate<BuiltSpeechless>();
-  const Error error = error_of([&] { session.wait(); });
-  EXPECT_THAT(error.what(), HasSubstr("an exception of type syncrun::test::Speechless without a text"));
-  expect_usable(session);
-}
-
-TEST_P(Exception, OnEveryRankIsOneOfThem) {
-  const auto f = session.function(throw_on, "throw_on");
-  const Error error = error_of([&] { f(-1, Throws::standard); });
+  const std::string untold = " without a text (what() is null)";
+  const std::vector<std::tuple<Throws, ErrorKind, std::string>> cases{
+      {Throws::standard, ErrorKind::function, "row 17 is bad"},
+      {Throws::error, ErrorKind::system, "row 17 is bad"},
+      {Throws::usage_error, ErrorKind::function, "row 17 is bad"},
+      {Throws::number, ErrorKind::function, "an exception that is not a std::exception, of type int: 17"},
+      {Throws::speechless, ErrorKind::function, "an exception of type syncrun::test::Speechless" + untold},
+      {Throws::speechless_error, ErrorKind::system, "an exception of type syncrun::test::SpeechlessError" + untold}};
+  for (const auto& [what, kind, cause] : cases) {
+    const Error error = error_of([&] { f(last(), what); });
+    expect_thrown(error, last(), kind, "throw_on", "function", cause);
+    EXPECT_EQ(error.native_code(), kind == ErrorKind::system ? 28 : 0);
+    expect_usable(session);
+  }
+  const Error error = error_of([&] { f(-1, Throws::standard); });  // on every rank
   ASSERT_GE(error.rank(), 0);
   expect_thrown(error, error.rank(), ErrorKind::function, "throw_on", "function", "row 17 is bad");
   expect_usable(session);
+  session.close();
 }
 
 TEST_P(Exception, ReleasesWhoWaitsInACollective) {
@@ -102,7 +77,7 @@ TEST_P(Exception, ReleasesWhoWaitsInACollective) {
   const auto pids = session.worker_pids();
   Board board(session);
   const auto f = session.function(
-      +[](CpuWorker& worker, Comm& comm, BoardView board, int rank, bool large) {
+      [](CpuWorker& worker, Comm& comm, BoardView board, int rank, bool large) {
         std::vector<float> values(large ? 500'000 : 1, 1);
         comm.all_reduce(std::span<float>(values), Reduction::sum);
         field(board, worker.rank()).fetch_add(1);
@@ -134,11 +109,9 @@ TEST_P(Exception, ReleasesWhoWaitsInACollective) {
 
 TEST_P(Exception, OfACollectiveThatARankDoesNotComeToNamesWhoWaitsAndNeedsNoDeadline) {
   if (GetParam() == 1) GTEST_SKIP() << "nobody waits";
-  const auto f = session.function(
-      +[](CpuWorker& worker, Comm& comm) {
-        if (worker.rank() != 0) comm.barrier();
-      },
-      "f");
+  const auto f = session.function([](CpuWorker& worker, Comm& comm) {
+    if (worker.rank() != 0) comm.barrier();
+  });
   for (int call = 0; call < 3; ++call) {
     const auto begin = Clock::now();
     const Error error = error_of([&] { f(); });
@@ -212,29 +185,11 @@ TEST_P(Exception, CommitsNoUpdateAnywhere) {
   for (int copy = 0; copy < GetParam(); ++copy) EXPECT_EQ(variable.get(copy)[0], 100);
 }
 
-Sum<float, 1> large_or_throw(CpuWorker& worker, Scattered<const float, 1> rows, int rank) {
-  Sum<float, 1> result(worker, {1 << 18});
-  if (worker.rank() == rank && rows.rows() != 0) throw std::runtime_error("nothing to show");
-  return result;
-}
-
-TEST(ExceptionInLittleMemory, ManyTimesLeaksNoMemoryOfTheSegment) {
-  // All workers and the master share 64 MiB. Every call has 1 MiB of results and 1 MiB of indices.
-  ::setenv("SYNCRUN_RESERVE_BYTES", "67108864", 1);
-  Session session(workers(3));
-  ::unsetenv("SYNCRUN_RESERVE_BYTES");
-  const auto data = session.data<float, 1>({100});
-  const std::vector<int> batch(1 << 17, 5);
-  const auto f = session.function(large_or_throw, "large_or_throw");
-  for (int call = 0; call < 60; ++call) {
-    const Error error = error_of([&] { f(data, 2, {.batch = batch}); });
-    ASSERT_EQ(error.kind(), ErrorKind::function) << "call " << call << ": " << error.what();
-    ASSERT_EQ(error.failure().cause, "nothing to show");
-  }
-  EXPECT_EQ(f(data, -1, {.batch = batch}).rows(), 1 << 18);
-}
-
 // ---- replicated objects ---------------------------------------------------------------------------------------
+
+struct BuiltSpeechless {
+  BuiltSpeechless() { throw Speechless(); }
+};
 
 class Picky {
  public:
@@ -262,6 +217,9 @@ TEST_P(Exception, OfAConstructorReachesTheMasterAndLeavesNoObjectElsewhere) {
   }
   const auto object = session.replicate<Picky>(-1);
   EXPECT_EQ(session.function(&Picky::count, object)(), GetParam()) << "one on each rank, and no others";
+  const auto speechless = session.replicate<BuiltSpeechless>();
+  expect_error([&] { session.wait(); }, ErrorKind::function,
+               {"an exception of type syncrun::test::Speechless without a text"});
   expect_usable(session);
 }
 

@@ -38,11 +38,6 @@ class Moves : public testing::TestWithParam<Victim> {
  protected:
   static constexpr int kWorkers = 3;
 
-  static SessionOptions options(OnWorkerLost on_lost) {
-    SessionOptions options = workers(kWorkers);
-    options.on_worker_lost = on_lost;
-    return options;
-  }
   static void kill_victim(Session& session) {
     ASSERT_EQ(::kill(session.worker_pids()[static_cast<std::size_t>(rank_of(GetParam()))], SIGKILL), 0);
   }
@@ -58,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(OfAValue, Moves, testing::Values(Victim::source, Victim
                          name_of_victim);
 
 TEST_P(Moves, ThatWaitForTheirSourceEndWithALoss) {
-  Session session(options(OnWorkerLost::end));
+  Session session(workers(kWorkers, OnWorkerLost::end));
   const Board board(session);
   const auto f = session.function(twice_when_told);
   const auto x = session.value(std::vector<double>(100, 1.0), Shape{100}, session.device(0));
@@ -66,13 +61,12 @@ TEST_P(Moves, ThatWaitForTheirSourceEndWithALoss) {
   auto read = session.function(first_element).on(session.device(1)).async(y);
   await_field(board, 0);
   kill_victim(session);
-  const Error error = error_of([&] { static_cast<void>(read.get()); });
-  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  const Error error = expect_error([&] { static_cast<void>(read.get()); }, ErrorKind::worker_lost);
   EXPECT_EQ(error.rank(), rank_of(GetParam()));
 }
 
 TEST_P(Moves, ThatWaitForTheirSourceAreOverAndTheSessionGoesOn) {
-  Session session(options(OnWorkerLost::respawn));
+  Session session(workers(kWorkers, OnWorkerLost::respawn));
   Board board(session);
   const auto f = session.function(twice_when_told, "f");
   const auto g = session.function(twice);
@@ -91,14 +85,11 @@ TEST_P(Moves, ThatWaitForTheirSourceAreOverAndTheSessionGoesOn) {
     };
     EXPECT_EQ(error_of(surface).kind(), ErrorKind::worker_lost) << "no call was lost, so a wait throws it";
   } else {
-    const Error error = error_of([&] { static_cast<void>(future.get()); });
-    EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+    const Error error = expect_error([&] { static_cast<void>(future.get()); }, ErrorKind::worker_lost);
     EXPECT_EQ(error.rank(), rank_of(GetParam()));
   }
   if (GetParam() == Victim::source) {
-    const Error gone = error_of([&] { static_cast<void>(y.get()); });
-    EXPECT_EQ(gone.kind(), ErrorKind::worker_lost);
-    EXPECT_THAT(gone.what(), HasSubstr("which 'f' was to make"));
+    expect_error([&] { static_cast<void>(y.get()); }, ErrorKind::worker_lost, {"which 'f' was to make"});
   }
   // x is still on the host. A new value moves between the new workers.
   const auto z = g.on(session.device(0))(x);
@@ -115,7 +106,7 @@ TEST_P(Moves, OfManyBytesEndWhenAWorkerDies) {
   constexpr std::array kDelaysMs{0, 10, 30};
 #endif
   for (const int delay_ms : kDelaysMs) {
-    Session session(options(OnWorkerLost::respawn));
+    Session session(workers(kWorkers, OnWorkerLost::respawn));
     const auto g = session.function(twice);
     const auto read = session.function(first_element);
     const auto x = session.value(std::vector<double>(static_cast<std::size_t>(kElements), 1.0), Shape{kElements},
@@ -145,7 +136,7 @@ TEST_P(Moves, OfManyBytesEndWhenAWorkerDies) {
 }
 
 TEST_P(Moves, LoseOnlyWhatTheLostRankHad) {
-  Session session(options(OnWorkerLost::respawn));
+  Session session(workers(kWorkers, OnWorkerLost::respawn));
   const auto g = session.function(twice, "g");
   const auto read = session.function(first_element);
   const auto x = session.value(std::vector<double>(10, 1.0), Shape{10}, session.device(0), "x");
@@ -185,9 +176,7 @@ class Center : public testing::TestWithParam<Dies> {
   /// Trains on rank 1, whose worker dies in its second round or in the exchange after it. Then trains for another round.
   template <class Train>
   void expect_kept(Train train, const char* exchange, double last) {
-    SessionOptions options = workers(2);
-    options.on_worker_lost = OnWorkerLost::respawn;
-    Session session(options);
+    Session session(workers(2, OnWorkerLost::respawn));
     const auto f = session.function(add_one, "round");
     const auto center = session.value(std::vector<double>(kParams, 10.0), Shape{kParams}, session.device(0), "center");
     const std::vector<Device> devices{session.device(1)};
@@ -196,8 +185,7 @@ class Center : public testing::TestWithParam<Dies> {
       return f.on(round.device).async(round.params, round.number == 1 ? second : Dies::never);
     };
     const auto after = [](const Round<double>&) { return true; };
-    const Error error = error_of([&] { train(session, center, devices, start, after); });
-    EXPECT_EQ(error.kind(), ErrorKind::worker_lost) << error.what();
+    const Error error = expect_error([&] { train(session, center, devices, start, after); }, ErrorKind::worker_lost);
     EXPECT_EQ(error.failure().call, GetParam() == Dies::in_its_round ? "round" : exchange);
     EXPECT_THAT(center.get().to_vector(), testing::Each(11)) << "as after the first exchange";
     second = Dies::never;
@@ -258,9 +246,7 @@ TEST_P(BusyDevice, DoesNotDelayThoseWhoReadAFinishedValue) {
 }
 
 TEST(PinnedValue, ThatIsLostIsSetAgain) {
-  SessionOptions options = workers(2);
-  options.on_worker_lost = OnWorkerLost::respawn;
-  Session session(options);
+  Session session(workers(2, OnWorkerLost::respawn));
   const auto read = session.function(first_element);
   auto x = session.value(std::vector<double>(10, 1.0), Shape{10}, session.device(1), "x");
   x.pin(session.device(1));
@@ -268,9 +254,8 @@ TEST(PinnedValue, ThatIsLostIsSetAgain) {
   ASSERT_EQ(::kill(session.worker_pids()[1], SIGKILL), 0);
   EXPECT_EQ(error_of([&] { read.on(session.device(1))(x); }).kind(), ErrorKind::worker_lost);
   for (const int rank : {0, 1}) {
-    const Error error = error_of([&] { read.on(session.device(rank))(x); });
-    EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
-    EXPECT_THAT(error.what(), HasSubstr("no longer exists (its member set() gives it new values)"));
+    expect_error([&] { read.on(session.device(rank))(x); }, ErrorKind::worker_lost,
+                 {"no longer exists (its member set() gives it new values)"});
   }
   x.set(std::vector<double>(4, 3.0));
   EXPECT_EQ(read.on(session.device(1))(x), 3);

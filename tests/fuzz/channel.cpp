@@ -13,19 +13,19 @@
 namespace {
 
 using namespace syncrun::detail;
-constexpr Milliseconds kLimit{10'000};  // no test waits for another process
+constexpr os::Milliseconds kLimit{10'000};  // no test waits for another process
 
 /// Sends the bytes, ends the connection, and receives frames until end of file.
 void receive_all(std::span<const std::byte> bytes) {
-  auto [from, to] = Channel::make_ends();
+  auto [from, to] = protocol::Channel::make_ends();
   const auto sent = ::send(from.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) return;  // more than a socket accepts at once
   from.reset();
-  Channel channel(std::move(to));
-  Patience patience(kLimit);
+  protocol::Channel channel(std::move(to));
+  os::Patience patience(kLimit);
   fuzzing::accepts(syncrun::ErrorKind::system, [&] {
-    Frame frame{};
-    while (channel.receive(frame, patience) == Channel::Outcome::done) {
+    protocol::Frame frame{};
+    while (channel.receive(frame, patience) == protocol::Channel::Outcome::done) {
       fuzzing::expect(frame.bytes.size() <= bytes.size(), "no more than was sent");
     }
   });
@@ -41,17 +41,18 @@ std::vector<std::byte> with_magic(std::span<const std::byte> bytes) {
 }
 
 void there_and_back(std::span<const std::byte> bytes) {
-  auto [from, to] = Channel::make_ends();
-  Channel sender(std::move(from));
-  Channel receiver(std::move(to));
-  Patience patience(kLimit);
+  auto [from, to] = protocol::Channel::make_ends();
+  protocol::Channel sender(std::move(from));
+  protocol::Channel receiver(std::move(to));
+  os::Patience patience(kLimit);
   if (bytes.size() > 4096) return;  // nobody receives during the send
-  fuzzing::expect(sender.send(FrameKind::result, bytes, patience) == Channel::Outcome::done, "a small frame is sent");
-  Frame frame{};
-  fuzzing::expect(receiver.receive(frame, patience) == Channel::Outcome::done, "and received");
-  fuzzing::expect(
-      frame.kind == FrameKind::result && std::equal(frame.bytes.begin(), frame.bytes.end(), bytes.begin(), bytes.end()),
-      "as it was");
+  fuzzing::expect(sender.send(protocol::FrameKind::result, bytes, patience) == protocol::Channel::Outcome::done,
+                  "a small frame is sent");
+  protocol::Frame frame{};
+  fuzzing::expect(receiver.receive(frame, patience) == protocol::Channel::Outcome::done, "and received");
+  fuzzing::expect(frame.kind == protocol::FrameKind::result &&
+                      std::equal(frame.bytes.begin(), frame.bytes.end(), bytes.begin(), bytes.end()),
+                  "as it was");
 }
 
 template <class T>

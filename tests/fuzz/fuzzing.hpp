@@ -80,7 +80,7 @@ class MemoryFile {
     expect(::write(fd_.get(), bytes, count) == static_cast<ssize_t>(count), "a file in memory takes the input");
     ::lseek(fd_.get(), 0, SEEK_SET);
   }
-  const syncrun::detail::FileDescriptor& descriptor() const { return fd_; }
+  const syncrun::detail::os::FileDescriptor& descriptor() const { return fd_; }
   std::string path() const { return "/proc/self/fd/" + std::to_string(fd_.get()); }
   std::string content() const {
     std::string text(static_cast<std::size_t>(::lseek(fd_.get(), 0, SEEK_END)), '\0');
@@ -89,7 +89,7 @@ class MemoryFile {
   }
 
  private:
-  syncrun::detail::FileDescriptor fd_;
+  syncrun::detail::os::FileDescriptor fd_;
 };
 
 }  // namespace fuzzing

@@ -6,7 +6,8 @@
 #include <array>
 
 #include "common/code/symbols.hpp"
-#include "launcher/process/child_output.hpp"
+#include "master/process/child_output.hpp"
+#include "master/process/nonblocking_writer.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 
 namespace {
@@ -19,12 +20,13 @@ void pass_on(std::string_view text) {
   std::array<int, 2> ends{};
   fuzzing::expect(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0, "a pipe");
   const fuzzing::MemoryFile file("", 0);
-  ChildLog log{.path = file.path(), .fd = FileDescriptor(::open(file.path().c_str(), O_WRONLY | O_CLOEXEC))};
-  KeptDescriptor nowhere(FileDescriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC)));
-  NonblockingWriter writer(nowhere.get());
-  FileDescriptor from(ends[0]);
-  FileDescriptor to(ends[1]);
-  ChildOutput output("[rank 0] ", std::move(from), writer, log);
+  master::process::ChildLog log(file.path(), master::process::OpenMode::append);
+  os::KeptDescriptor nowhere(os::FileDescriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC)));
+  master::process::NonblockingWriter writer(nowhere.get());
+  os::FileDescriptor from(ends[0]);
+  os::FileDescriptor to(ends[1]);
+  master::process::ChildOutput output(master::process::make_line_format({}, "[rank 0] ", 0), std::move(from), writer,
+                                      log);
   const std::string_view sent = text.substr(0, kLargest);
   fuzzing::expect(::write(to.get(), sent.data(), sent.size()) == static_cast<ssize_t>(sent.size()), "a pipe's room");
   to.reset();
@@ -41,6 +43,6 @@ void pass_on(std::string_view text) {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text = fuzzing::text_of(data, size);
   pass_on(text);
-  fuzzing::expect(short_function_name(std::string(text)).size() <= size + 10, "a short name is short");
+  fuzzing::expect(code::short_function_name(std::string(text)).size() <= size + 10, "a short name is short");
   return 0;
 }

@@ -1,6 +1,6 @@
 // Settings from environment variables. Each line of the input is the value of one, in a fixed order.
 
-#include "launcher/settings/settings.hpp"
+#include "master/settings/settings.hpp"
 
 #include <array>
 
@@ -27,14 +27,14 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     else ::unsetenv(kVariables[i]);
   }
   fuzzing::accepts(syncrun::ErrorKind::usage, [] {
-    const Settings settings = resolve_settings({});
-    constexpr Milliseconds kLongest{std::int64_t{1'000'000'000} * 1000};
-    for (const Milliseconds limit : {settings.call_timeout, settings.start_timeout}) {
-      fuzzing::expect(limit >= Milliseconds(0) && limit <= kLongest, "a time from 0 to 1e9 seconds");
+    const master::settings::Settings settings = master::settings::resolve_settings({});
+    constexpr os::Milliseconds kLongest{std::int64_t{1'000'000'000} * 1000};
+    for (const os::Milliseconds limit : {settings.call_timeout, settings.start_timeout}) {
+      fuzzing::expect(limit >= os::Milliseconds(0) && limit <= kLongest, "a time from 0 to 1e9 seconds");
     }
-    fuzzing::expect(parse_log_level(to_string(settings.log_level)) == settings.log_level,
+    fuzzing::expect(text::parse_log_level(text::to_string(settings.log_level)) == settings.log_level,
                     "a level's name is read back");
   });
-  fuzzing::accepts(syncrun::ErrorKind::usage, [] { default_reservation_bytes(); });
+  fuzzing::accepts(syncrun::ErrorKind::usage, [] { os::default_reservation_bytes(); });
   return 0;
 }

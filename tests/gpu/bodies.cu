@@ -191,11 +191,6 @@ void average_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<cons
   comm.avg(values);
 }
 
-void spread(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all, int root) {
-  comm.all_gather(values, all);
-  comm.broadcast(values, root);
-}
-
 void reduce_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction,
                       bool in_place) {
   const sr::Share share = comm.share(values.size());

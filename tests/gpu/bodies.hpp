@@ -66,7 +66,6 @@ void update_with_sum(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr
 void reduce_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values);
 void average_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
                       sr::Local<float, 1> values);
-void spread(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all, int root);
 /// Calls the collectives of an optimizer that shards its state. The values are reduced, each rank adds one to its
 /// share, and the shares are gathered. If `in_place`, the share stays in `values`, and otherwise it is in scratch
 /// memory.

@@ -1,7 +1,6 @@
 // Calls on GPUs: rows as inputs, results, and shared variables. The tests compare with sums computed here.
 
 #include <algorithm>
-#include <numeric>
 #include <random>
 
 #include "tests/gpu/bodies.hpp"
@@ -9,13 +8,6 @@
 
 namespace gpu_test {
 namespace {
-
-template <class T>
-std::vector<T> counting(std::int64_t count) {
-  std::vector<T> values(static_cast<std::size_t>(count));
-  std::iota(values.begin(), values.end(), T(0));
-  return values;
-}
 
 class GpuCall : public OnGpus {};
 INSTANTIATE_ON_GPUS(GpuCall);
@@ -146,23 +138,6 @@ TEST_P(GpuCall, BroadcastsAndTakesAValuePerWorker) {
   EXPECT_DOUBLE_EQ(f(x, std::vector<double>(static_cast<std::size_t>(world_size()), 0.5)), 4950 * 0.5 * world_size());
 }
 
-TEST_P(GpuCall, RunsOnOneDeviceOnly) {
-  const auto f = session().function(statistics);
-  const auto x = session().data(counting<double>(10));
-  EXPECT_EQ(f.on_rank(world_size() - 1)(x, 1.0).sum, 45);
-}
-
-TEST_P(GpuCall, SeveralCanBeInFlight) {
-  const auto f = session().function(statistics);
-  std::vector<sr::Data<double, 1>> inputs;
-  std::vector<sr::Future<Five>> futures;
-  for (int i = 0; i < 50; ++i) {
-    inputs.push_back(session().data(std::vector<double>(1000, i)));
-    futures.push_back(f.async(inputs.back(), 1.0));
-  }
-  for (int i = 0; i < 50; ++i) EXPECT_EQ(futures[static_cast<std::size_t>(i)].get().sum, 1000.0 * i);
-}
-
 TEST_P(GpuCall, MemoryThatWasFreedIsReadAfreshWhenItComesBack) {
   const auto f = session().function(copy_bytes);
   for (int i = 1; i < 4; ++i) {
@@ -207,37 +182,6 @@ TEST_P(GpuShared, KeepsACopyOnEveryDevice) {
   EXPECT_EQ(v.get(world_size() - 1)[0], 2.5F * static_cast<float>(world_size()));
   v.all_reduce(sr::Reduction::avg);
   EXPECT_FLOAT_EQ(v.get(0)[0], 2.5F * static_cast<float>(world_size()));
-}
-
-template <class T>
-void check_reductions(sr::Session& session, int n) {
-  for (const auto reduction : {sr::Reduction::sum, sr::Reduction::prod, sr::Reduction::min, sr::Reduction::max}) {
-    auto v = session.shared<T, 1>("v");
-    v.broadcast(std::vector<T>(5, T(0)));
-    for (int rank = 0; rank < n; ++rank) {
-      v.set(rank, std::vector<T>(5, static_cast<T>(static_cast<float>(rank + 1))), sr::Shape{5});
-    }
-    v.all_reduce(reduction);
-    double expected = 1;
-    if (reduction == sr::Reduction::sum) expected = n * (n + 1) / 2.0;
-    if (reduction == sr::Reduction::max) expected = n;
-    if (reduction == sr::Reduction::prod) {
-      for (int i = 1; i <= n; ++i) expected *= i;
-    }
-    if (expected > 120) continue;  // too large for int8
-    EXPECT_EQ(static_cast<double>(static_cast<float>(v.get(n - 1)[4])), expected) << to_string(reduction);
-  }
-}
-
-TEST_P(GpuShared, ReducesEveryTypeThatNcclHas) {
-  check_reductions<float>(session(), world_size());
-  check_reductions<double>(session(), world_size());
-  check_reductions<sr::float16>(session(), world_size());
-  check_reductions<sr::bfloat16>(session(), world_size());
-  check_reductions<std::int8_t>(session(), world_size());
-  check_reductions<std::uint8_t>(session(), world_size());
-  check_reductions<std::int32_t>(session(), world_size());
-  check_reductions<std::int64_t>(session(), world_size());
 }
 
 TEST_P(GpuShared, SelectedRowsOfAScatteredSet) {

@@ -32,24 +32,25 @@ const std::vector<int> kOfALostContext = {
 TEST(CudaErrors, ThatEndTheContextAreKnown) {
   std::vector<int> sticky;
   for (int code = 0; code < 1'000; ++code) {
-    if (is_sticky(static_cast<cudaError_t>(code))) sticky.push_back(code);
+    if (worker::devices::cuda::is_sticky(static_cast<cudaError_t>(code))) sticky.push_back(code);
   }
   EXPECT_THAT(sticky, ElementsAreArray(kOfALostContext));
 }
 
 TEST(CudaErrors, OfAQueryShowALostContextUnlessTheStreamIsBusyOrCaptured) {
-  for (const int code : kOfALostContext) EXPECT_TRUE(shows_a_lost_context(static_cast<cudaError_t>(code))) << code;
-  EXPECT_TRUE(shows_a_lost_context(static_cast<cudaError_t>(998))) << "a code of a later CUDA";
+  for (const int code : kOfALostContext)
+    EXPECT_TRUE(worker::devices::cuda::shows_a_lost_context(static_cast<cudaError_t>(code))) << code;
+  EXPECT_TRUE(worker::devices::cuda::shows_a_lost_context(static_cast<cudaError_t>(998))) << "a code of a later CUDA";
   for (const cudaError_t code :
        {cudaSuccess, cudaErrorNotReady, cudaErrorStreamCaptureUnsupported, cudaErrorStreamCaptureInvalidated}) {
-    EXPECT_FALSE(shows_a_lost_context(code)) << code;
+    EXPECT_FALSE(worker::devices::cuda::shows_a_lost_context(code)) << code;
   }
 }
 
 TEST(CudaErrors, SayWhetherTheContextIsLost) {
   const auto message_of = [](cudaError_t code) -> std::string {
     try {
-      check_cuda(code, "a launch");
+      worker::devices::cuda::check_cuda(code, "a launch");
     } catch (const Error& error) {
       return error.what();
     }

@@ -30,20 +30,6 @@ TEST_P(GpuComm, AveragesByRows) {
   }
 }
 
-TEST_P(GpuComm, GathersAndBroadcasts) {
-  const auto f = session().function(spread);
-  auto values = session().shared<float, 1>("values");
-  auto all = session().shared<float, 1>("all");
-  values.broadcast(std::vector<float>(3));
-  all.broadcast(std::vector<float>(static_cast<std::size_t>(3 * world_size())));
-  for (int rank = 0; rank < world_size(); ++rank) {
-    values.set(rank, std::vector<float>(3, static_cast<float>(rank)), sr::Shape{3});
-  }
-  f(values, all, world_size() - 1);
-  EXPECT_EQ(all.get(0)[3 * world_size() - 1], static_cast<float>(world_size() - 1));
-  EXPECT_EQ(values.get(0)[0], static_cast<float>(world_size() - 1));
-}
-
 TEST_P(GpuComm, ReducesANumberOfTheHosts) {
   EXPECT_EQ(session().function(reduce_number)(), world_size() * (world_size() + 1) / 2);
 }

@@ -24,43 +24,46 @@ class MemsetsOfAGraph : public testing::Test {
   void SetUp() override {
     if (test::gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
     void* memory = nullptr;
-    check_cuda(cudaMalloc(&memory, kBytes), "cudaMalloc");
-    memory_ = GpuMemory(memory);
-    stream_ = Stream::make();
+    worker::devices::cuda::check_cuda(cudaMalloc(&memory, kBytes), "cudaMalloc");
+    memory_ = worker::devices::cuda::GpuMemory(memory);
+    stream_ = worker::devices::cuda::Stream::make();
   }
   /// Captures what `put` puts on the stream.
   template <class Put>
-  Graph capture(Put&& put) {
-    check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  worker::devices::cuda::Graph capture(Put&& put) {
+    worker::devices::cuda::check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed),
+                                      "cudaStreamBeginCapture");
     put();
     cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamEndCapture(stream_.get(), &graph), "cudaStreamEndCapture");
-    return Graph(graph);
+    worker::devices::cuda::check_cuda(cudaStreamEndCapture(stream_.get(), &graph), "cudaStreamEndCapture");
+    return worker::devices::cuda::Graph(graph);
   }
-  void run(const Graph& graph) {
+  void run(const worker::devices::cuda::Graph& graph) {
     cudaGraphExec_t made = nullptr;
-    check_cuda(cudaGraphInstantiate(&made, graph.get(), 0), "cudaGraphInstantiate");
-    const GraphExec exec(made);
-    check_cuda(cudaGraphLaunch(exec.get(), stream_.get()), "cudaGraphLaunch");
-    check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+    worker::devices::cuda::check_cuda(cudaGraphInstantiate(&made, graph.get(), 0), "cudaGraphInstantiate");
+    const worker::devices::cuda::GraphExec exec(made);
+    worker::devices::cuda::check_cuda(cudaGraphLaunch(exec.get(), stream_.get()), "cudaGraphLaunch");
+    worker::devices::cuda::check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
   }
   std::byte* at(std::size_t offset) const { return static_cast<std::byte*>(memory_.get()) + offset; }
   void fill_before() {
-    check_cuda(cudaMemset(memory_.get(), kBefore, kBytes), "cudaMemset");
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the stream does not wait for other ones
+    worker::devices::cuda::check_cuda(cudaMemset(memory_.get(), kBefore, kBytes), "cudaMemset");
+    worker::devices::cuda::check_cuda(cudaDeviceSynchronize(),
+                                      "cudaDeviceSynchronize");  // the stream does not wait for other ones
   }
   std::vector<unsigned char> bytes() const {
     std::vector<unsigned char> all(kBytes);
-    check_cuda(cudaMemcpy(all.data(), memory_.get(), kBytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    worker::devices::cuda::check_cuda(cudaMemcpy(all.data(), memory_.get(), kBytes, cudaMemcpyDeviceToHost),
+                                      "cudaMemcpy");
     return all;
   }
-  std::vector<unsigned char> bytes_after(const Graph& graph) {
+  std::vector<unsigned char> bytes_after(const worker::devices::cuda::Graph& graph) {
     fill_before();
     run(graph);
     return bytes();
   }
-  GpuMemory memory_;
-  Stream stream_;
+  worker::devices::cuda::GpuMemory memory_;
+  worker::devices::cuda::Stream stream_;
 };
 
 TEST_F(MemsetsOfAGraph, WriteTheSameBytes) {
@@ -68,15 +71,16 @@ TEST_F(MemsetsOfAGraph, WriteTheSameBytes) {
     std::size_t offset = 0;
     for (const std::size_t count : {1, 3, 4, 16, 17, 100, 4096, 5000, 65536, 262144}) {
       for (const std::size_t shift : {0, 1, 4}) {
-        check_cuda(cudaMemsetAsync(at(offset + shift), 0xab, count, stream_.get()), "cudaMemsetAsync");
+        worker::devices::cuda::check_cuda(cudaMemsetAsync(at(offset + shift), 0xab, count, stream_.get()),
+                                          "cudaMemsetAsync");
         offset += (count + 512) / 256 * 256;
       }
     }
     ASSERT_LE(offset, kBytes - (std::size_t{1} << 20U));
   };
   const auto expected = bytes_after(capture(put));
-  const Graph replaced = capture(put);
-  EXPECT_EQ(replace_memsets(replaced.get(), 0), 30);
+  const worker::devices::cuda::Graph replaced = capture(put);
+  EXPECT_EQ(worker::devices::cuda::replace_memsets(replaced.get(), 0), 30);
   EXPECT_EQ(bytes_after(replaced), expected);
 }
 
@@ -89,8 +93,8 @@ TEST_F(MemsetsOfAGraph, WriteElementsOfSeveralBytes) {
   };
   const auto make = [this] {
     cudaGraph_t made = nullptr;
-    check_cuda(cudaGraphCreate(&made, 0), "cudaGraphCreate");
-    Graph graph(made);
+    worker::devices::cuda::check_cuda(cudaGraphCreate(&made, 0), "cudaGraphCreate");
+    worker::devices::cuda::Graph graph(made);
     for (const Element& one : {Element{2, 0x0201, 0, 3}, Element{2, 0x0403, 64, 1024}, Element{4, 0x08070605, 4096, 5},
                                Element{4, 0x0c0b0a09, 8192, 4096}}) {
       cudaMemsetParams memset{};
@@ -100,28 +104,31 @@ TEST_F(MemsetsOfAGraph, WriteElementsOfSeveralBytes) {
       memset.width = one.count;
       memset.height = 1;
       cudaGraphNode_t node = nullptr;
-      check_cuda(cudaGraphAddMemsetNode(&node, graph.get(), nullptr, 0, &memset), "cudaGraphAddMemsetNode");
+      worker::devices::cuda::check_cuda(cudaGraphAddMemsetNode(&node, graph.get(), nullptr, 0, &memset),
+                                        "cudaGraphAddMemsetNode");
     }
     return graph;
   };
   const auto expected = bytes_after(make());
   EXPECT_EQ(expected[1], 2);
   EXPECT_EQ(expected[4096 + 19], 8);
-  const Graph replaced = make();
-  EXPECT_EQ(replace_memsets(replaced.get(), 0), 4);
+  const worker::devices::cuda::Graph replaced = make();
+  EXPECT_EQ(worker::devices::cuda::replace_memsets(replaced.get(), 0), 4);
   EXPECT_EQ(bytes_after(replaced), expected);
 }
 
 TEST_F(MemsetsOfAGraph, KeepTheirPlaceBetweenOtherNodes) {
   const auto put = [this] {
-    check_cuda(cudaMemsetAsync(at(0), 1, 1024, stream_.get()), "cudaMemsetAsync");
-    check_cuda(cudaMemcpyAsync(at(1024), at(0), 1024, cudaMemcpyDeviceToDevice, stream_.get()), "cudaMemcpyAsync");
-    check_cuda(cudaMemsetAsync(at(0), 2, 1024, stream_.get()), "cudaMemsetAsync");
-    check_cuda(cudaMemcpyAsync(at(2048), at(0), 2048, cudaMemcpyDeviceToDevice, stream_.get()), "cudaMemcpyAsync");
-    check_cuda(cudaMemsetAsync(at(512), 3, 512, stream_.get()), "cudaMemsetAsync");
+    worker::devices::cuda::check_cuda(cudaMemsetAsync(at(0), 1, 1024, stream_.get()), "cudaMemsetAsync");
+    worker::devices::cuda::check_cuda(cudaMemcpyAsync(at(1024), at(0), 1024, cudaMemcpyDeviceToDevice, stream_.get()),
+                                      "cudaMemcpyAsync");
+    worker::devices::cuda::check_cuda(cudaMemsetAsync(at(0), 2, 1024, stream_.get()), "cudaMemsetAsync");
+    worker::devices::cuda::check_cuda(cudaMemcpyAsync(at(2048), at(0), 2048, cudaMemcpyDeviceToDevice, stream_.get()),
+                                      "cudaMemcpyAsync");
+    worker::devices::cuda::check_cuda(cudaMemsetAsync(at(512), 3, 512, stream_.get()), "cudaMemsetAsync");
   };
-  const Graph graph = capture(put);
-  EXPECT_EQ(replace_memsets(graph.get(), 0), 3);
+  const worker::devices::cuda::Graph graph = capture(put);
+  EXPECT_EQ(worker::devices::cuda::replace_memsets(graph.get(), 0), 3);
   for (int i = 0; i < 20; ++i) {
     const auto all = bytes_after(graph);
     for (std::size_t k = 0; k < 512; ++k) {
@@ -146,16 +153,16 @@ TEST_F(MemsetsOfAGraph, AreFoundBesideNodesWhoseTypeTheRuntimeLacks) {
 #endif
   if (code != cudaSuccess || result != cudaDriverEntryPointSuccess) GTEST_SKIP() << "no cuStreamBatchMemOp";
   const auto batch_mem_op = reinterpret_cast<decltype(&cuStreamBatchMemOp)>(found);
-  const Graph graph = capture([&] {
-    check_cuda(cudaMemsetAsync(at(0), 1, 1024, stream_.get()), "cudaMemsetAsync");
+  const worker::devices::cuda::Graph graph = capture([&] {
+    worker::devices::cuda::check_cuda(cudaMemsetAsync(at(0), 1, 1024, stream_.get()), "cudaMemsetAsync");
     CUstreamBatchMemOpParams write{};
     write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     write.writeValue.address = reinterpret_cast<CUdeviceptr>(at(512));
     write.writeValue.value = 0x09090909;
     ASSERT_EQ(batch_mem_op(stream_.get(), 1, &write, 0), CUDA_SUCCESS);
-    check_cuda(cudaMemsetAsync(at(1024), 2, 1024, stream_.get()), "cudaMemsetAsync");
+    worker::devices::cuda::check_cuda(cudaMemsetAsync(at(1024), 2, 1024, stream_.get()), "cudaMemsetAsync");
   });
-  EXPECT_EQ(replace_memsets(graph.get(), 0), 2);
+  EXPECT_EQ(worker::devices::cuda::replace_memsets(graph.get(), 0), 2);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   const auto all = bytes_after(graph);
   EXPECT_EQ(all[511], 1);
@@ -165,11 +172,11 @@ TEST_F(MemsetsOfAGraph, AreFoundBesideNodesWhoseTypeTheRuntimeLacks) {
 }
 
 TEST_F(MemsetsOfAGraph, StayIfTheyAreLargeOrOfSeveralRows) {
-  const Graph graph = capture([this] {
-    check_cuda(cudaMemsetAsync(at(0), 1, kBytes, stream_.get()), "cudaMemsetAsync");
-    check_cuda(cudaMemset2DAsync(at(0), 64, 2, 32, 4, stream_.get()), "cudaMemset2DAsync");
+  const worker::devices::cuda::Graph graph = capture([this] {
+    worker::devices::cuda::check_cuda(cudaMemsetAsync(at(0), 1, kBytes, stream_.get()), "cudaMemsetAsync");
+    worker::devices::cuda::check_cuda(cudaMemset2DAsync(at(0), 64, 2, 32, 4, stream_.get()), "cudaMemset2DAsync");
   });
-  EXPECT_EQ(replace_memsets(graph.get(), 0), 0);
+  EXPECT_EQ(worker::devices::cuda::replace_memsets(graph.get(), 0), 0);
   const auto all = bytes_after(graph);
   EXPECT_EQ(all[31], 2);
   EXPECT_EQ(all[32], 1);

@@ -21,7 +21,7 @@ class BlocksOfAGpu : public testing::Test {
   }
   std::vector<void*> taken_back_;
   bool may_go_back_ = true;
-  MemoryPool pool_{[this](void* chunk) {
+  worker::devices::cuda::MemoryPool pool_{[this](void* chunk) {
     taken_back_.push_back(chunk);
     return may_go_back_;
   }};

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <syncrun/syncrun.hpp>
 #include <vector>
@@ -46,6 +47,14 @@ class OnGpus : public testing::TestWithParam<int> {
 #define INSTANTIATE_ON_GPUS(suite)                                   \
   INSTANTIATE_TEST_SUITE_P(Gpus, suite, testing::Values(1, 2, 4, 8), \
                            [](const testing::TestParamInfo<int>& number) { return std::to_string(number.param); })
+
+/// first, first + 1, ...
+template <class T>
+std::vector<T> counting(std::int64_t count, T first = 0) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
 
 /// Runs `statement` and returns the syncrun::Error that it throws. It is a failure of the test if it throws none.
 template <class F>

@@ -29,8 +29,8 @@ constexpr int kRounds = 3;
 constexpr int kRanks = 2;
 constexpr std::uint64_t kControlAt = std::uint64_t{64} << 20U;  // in the segment
 
-ControlBlock control_of(const Segment& segment) { return {segment.at<std::byte>(kControlAt), kRanks}; }
-void take_rank(const Segment& segment, int rank) { control_of(segment).worker(rank).pid = getpid(); }
+protocol::ControlBlock control_of(const os::Segment& segment) { return {segment.at<std::byte>(kControlAt), kRanks}; }
+void take_rank(const os::Segment& segment, int rank) { control_of(segment).worker(rank).pid = getpid(); }
 
 /// What the two processes tell each other, at the beginning of the segment.
 struct Talk {
@@ -40,7 +40,7 @@ struct Talk {
   struct {
     std::uint64_t exported;
     std::uint64_t address;
-    PeerMemoryPlace as_peer() const { return {.rank = 0, .place = address, .exported = exported}; }
+    worker::devices::PeerMemoryPlace as_peer() const { return {.rank = 0, .place = address, .exported = exported}; }
   } places[4];
 };
 
@@ -59,12 +59,12 @@ void await(const std::atomic<int>& word, int value, const std::atomic<int>& fail
 constexpr int kLastRound = kRounds + 1;  // in it, the parent copies from a block that it has not mapped yet
 
 /// Exports blocks with values, round by round. The blocks keep their memory.
-void export_rounds(const Segment& segment, Talk& talk) {
+void export_rounds(const os::Segment& segment, Talk& talk) {
   take_rank(segment, 0);
-  const ControlBlock control = control_of(segment);
-  SharedHeap arena(segment, sizeof(Talk) + 64 * 64, kHeapBytes / 2);
-  PeerCopies copies(segment, control, arena, 0);
-  MemoryPool pool([&](void* chunk) { return copies.take_back(chunk); });
+  const protocol::ControlBlock control = control_of(segment);
+  os::SharedHeap arena(segment, sizeof(Talk) + 64 * 64, kHeapBytes / 2);
+  worker::devices::cuda::PeerCopies copies(segment, control, arena, 0);
+  worker::devices::cuda::MemoryPool pool([&](void* chunk) { return copies.take_back(chunk); });
   const auto tell = [&](std::size_t place, void* block) {
     talk.places[place] = {copies.export_memory(pool.chunk_of(block)), reinterpret_cast<std::uint64_t>(block)};
   };
@@ -74,10 +74,11 @@ void export_rounds(const Segment& segment, Talk& talk) {
     for (std::size_t block = 0; block < blocks.size(); ++block) {
       std::vector<int> values(kElements[block]);
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(round, block, i);
-      check_cuda(cudaMemcpy(blocks[block], values.data(), values.size() * sizeof(int), cudaMemcpyHostToDevice), "copy");
+      worker::devices::cuda::check_cuda(
+          cudaMemcpy(blocks[block], values.data(), values.size() * sizeof(int), cudaMemcpyHostToDevice), "copy");
       tell(block, blocks[block]);
     }
-    check_cuda(cudaDeviceSynchronize(), "a test");
+    worker::devices::cuda::check_cuda(cudaDeviceSynchronize(), "a test");
     talk.exported = round + 1;
     await(talk.copied, round + 1, talk.failed);
   }
@@ -90,7 +91,7 @@ void export_rounds(const Segment& segment, Talk& talk) {
   pool.release(blocks.back());
   pool.trim();  // asks for it
   void* const fresh = pool.allocate(std::size_t{4} << 20U, "a test");
-  check_cuda(cudaMemset(fresh, 1, sizeof(int)), "a test");
+  worker::devices::cuda::check_cuda(cudaMemset(fresh, 1, sizeof(int)), "a test");
   tell(0, fresh);
   talk.exported = kLastRound;
   await(talk.copied, kLastRound, talk.failed);
@@ -100,19 +101,19 @@ void export_rounds(const Segment& segment, Talk& talk) {
   }
 }
 
-void copy_rounds(const Segment& segment, Talk& talk) {
+void copy_rounds(const os::Segment& segment, Talk& talk) {
   take_rank(segment, 1);
-  const ControlBlock control = control_of(segment);
-  SharedHeap arena(segment, kHeapBytes, kHeapBytes / 2);
-  PeerCopies copies(segment, control, arena, 1);
-  const Stream stream = Stream::make();
+  const protocol::ControlBlock control = control_of(segment);
+  os::SharedHeap arena(segment, kHeapBytes, kHeapBytes / 2);
+  worker::devices::cuda::PeerCopies copies(segment, control, arena, 1);
+  const worker::devices::cuda::Stream stream = worker::devices::cuda::Stream::make();
   for (int round = 0; round < kRounds; ++round) {
     await(talk.exported, round + 1, talk.failed);
     for (std::size_t block = 0; block < kElements.size(); ++block) {
       const std::size_t bytes = kElements[block] * sizeof(int);
       void* memory = nullptr;
       ASSERT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
-      const GpuMemory own(memory);
+      const worker::devices::cuda::GpuMemory own(memory);
       copies.copy(memory, talk.places[block].as_peer(), bytes, stream.get());
       std::vector<int> values(kElements[block]);
       ASSERT_EQ(cudaMemcpyAsync(values.data(), memory, bytes, cudaMemcpyDeviceToHost, stream.get()), cudaSuccess);
@@ -125,7 +126,7 @@ void copy_rounds(const Segment& segment, Talk& talk) {
   await(talk.exported, kLastRound, talk.failed);
   void* memory = nullptr;
   ASSERT_EQ(cudaMalloc(&memory, sizeof(int)), cudaSuccess);
-  const GpuMemory own(memory);
+  const worker::devices::cuda::GpuMemory own(memory);
   copies.copy(memory, talk.places[0].as_peer(), sizeof(int), stream.get());
   ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
   EXPECT_EQ(copies.mappings(), kChunks) << "one more, and one less that was wanted back";
@@ -155,7 +156,7 @@ void run_beside_child(Talk& talk, Exports&& exports, Copies&& copies) {
 
 TEST(PeerCopies, BringWhatAnotherProcessHasExported) {
   if (test::gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
-  const Segment segment = Segment::create(std::size_t{1} << 30U);
+  const os::Segment segment = os::Segment::create(std::size_t{1} << 30U);
   Talk& talk = *segment.at<Talk>(0);
   run_beside_child(
       talk, [&] { export_rounds(segment, talk); }, [&] { copy_rounds(segment, talk); });
@@ -165,32 +166,33 @@ TEST(PeerCopies, BringWhatAnotherProcessHasExported) {
 /// where the description of the memory was.
 TEST(PeerCopies, AreForgottenWhenTheWorkerIsReplaced) {
   if (test::gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
-  const Segment segment = Segment::create(std::size_t{1} << 30U);
+  const os::Segment segment = os::Segment::create(std::size_t{1} << 30U);
   Talk& talk = *segment.at<Talk>(0);
   constexpr std::uint64_t kArenaAt = kHeapBytes;
-  constexpr std::size_t kBytes = std::size_t{64} << 20U;
+  // Far more than programs beside this one take and free meanwhile.
+  constexpr std::size_t kBytes = std::size_t{2} << 30U;
   const auto export_a_block = [&] {
     take_rank(segment, 0);
-    const ControlBlock control = control_of(segment);
-    SharedHeap arena(segment, kArenaAt, kHeapBytes / 2);
-    PeerCopies copies(segment, control, arena, 0);
+    const protocol::ControlBlock control = control_of(segment);
+    os::SharedHeap arena(segment, kArenaAt, kHeapBytes / 2);
+    worker::devices::cuda::PeerCopies copies(segment, control, arena, 0);
     void* memory = nullptr;
-    check_cuda(cudaMalloc(&memory, kBytes), "cudaMalloc");
+    worker::devices::cuda::check_cuda(cudaMalloc(&memory, kBytes), "cudaMalloc");
     talk.places[0] = {copies.export_memory(memory), reinterpret_cast<std::uint64_t>(memory)};
     talk.exported = 1;
     await(talk.copied, 1, talk.failed);  // then the process ends without freeing anything
   };
   const auto copy_and_forget = [&] {
     take_rank(segment, 1);
-    const ControlBlock control = control_of(segment);
-    SharedHeap own_arena(segment, 4 * kHeapBytes, kHeapBytes / 2);
-    PeerCopies copies(segment, control, own_arena, 1);
-    const Stream stream = Stream::make();
+    const protocol::ControlBlock control = control_of(segment);
+    os::SharedHeap own_arena(segment, 4 * kHeapBytes, kHeapBytes / 2);
+    worker::devices::cuda::PeerCopies copies(segment, control, own_arena, 1);
+    const worker::devices::cuda::Stream stream = worker::devices::cuda::Stream::make();
     void* memory = nullptr;
     ASSERT_EQ(cudaMalloc(&memory, kBytes), cudaSuccess);
-    const GpuMemory own(memory);
+    const worker::devices::cuda::GpuMemory own(memory);
     await(talk.exported, 1, talk.failed);
-    const PeerMemoryPlace place = talk.places[0].as_peer();
+    const worker::devices::PeerMemoryPlace place = talk.places[0].as_peer();
     copies.copy(memory, place, kBytes, stream.get());
     ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
     talk.copied = 1;

@@ -1,7 +1,5 @@
 // Calls on GPUs that request some of a function's outputs, stacks, and inputs that are already the batch.
 
-#include <numeric>
-
 #include "tests/gpu/bodies.hpp"
 #include "tests/gpu/on_gpus.hpp"
 
@@ -11,18 +9,12 @@ namespace {
 class GpuSubset : public OnGpus {};
 INSTANTIATE_ON_GPUS(GpuSubset);
 
-std::vector<float> counting(std::size_t count, float first = 0) {
-  std::vector<float> values(count);
-  std::iota(values.begin(), values.end(), first);
-  return values;
-}
-
 /// Requests each output by itself, and two of them in another order. Does so several times, so that a replayable body
 /// is replayed.
 template <class F>
 void check_choices(sr::Session& session, const F& f) {
-  const auto x = session.data(counting(100));
-  const auto y = session.data(counting(100, 500));
+  const auto x = session.data(counting<float>(100));
+  const auto y = session.data(counting<float>(100, 500));
   const auto world_size = static_cast<float>(session.world_size());
   for (int round = 0; round < 4; ++round) {
     for (const std::int64_t slices : {1, 3}) {
@@ -53,8 +45,8 @@ TEST_P(GpuSubset, GivesWhatIsAskedForInReplay) {
 
 TEST_P(GpuSubset, TakesMinibatchesFromTheirStart) {
   const auto f = session().function(chosen).only<&Chosen::pairs>();
-  const auto x = session().data(counting(100));
-  const auto noise = session().data(counting(40, 500));
+  const auto x = session().data(counting<float>(100));
+  const auto noise = session().data(counting<float>(40, 500));
   std::vector<int> batch(40);
   for (int i = 0; i < 40; ++i) batch[static_cast<std::size_t>(i)] = (i * 37) % 100;
   for (const std::int64_t slices : {1, 3}) {

@@ -2,7 +2,6 @@
 // (tests/api/update_reference.py), and with the same steps computed serially here.
 
 #include <cmath>
-#include <numeric>
 #include <random>
 
 #include "tests/api/update_reference.hpp"
@@ -176,20 +175,6 @@ TEST_P(GpuUpdate, TakesAnyPartOfAVector) {
   update_any_part<double>(session());
 }
 
-TEST_P(GpuUpdate, RefusesWhatMakesNoSense) {
-  const auto f = session().function(one_step_from<sr::Adam, float>);
-  const Vectors<float> vectors(session(), {1, 2});
-  auto gradient = session().shared<float, 1>("gradient");
-  gradient.broadcast(std::vector<float>{1, 1});
-  const auto refused = [&](const sr::Adam& adam) {
-    return std::string(error_of([&] { f(adam, 0, vectors.params, gradient, vectors.first, vectors.second); }).what());
-  };
-  EXPECT_NE(refused({.learning_rate = -1, .step = 1}).find("adam: learning_rate"), std::string::npos);
-  EXPECT_NE(refused({}).find("adam: step is the number of this update"), std::string::npos);
-  gradient.broadcast(std::vector<float>{1, 1, 1});
-  EXPECT_NE(refused({.step = 1}).find("gradient has 3 elements, but params has 2"), std::string::npos);
-}
-
 // ---- steps ----------------------------------------------------------------------------------------------------
 
 template <class T>
@@ -260,22 +245,6 @@ TEST_P(GpuTrainStep, ReplaysEachNumberOfSlicesAsItself) {
         ASSERT_NEAR(weights.get(rank)[6], expected, 1e-5F * expected) << slices;
     }
   }
-}
-
-TEST_P(GpuTrainStep, CanBeInFlightSeveralTimes) {
-  Serial serial = problem(20, 6, 5);
-  const auto x = session().data(serial.x, sr::Shape{20, 6});
-  const auto y = session().data(serial.y);
-  auto weights = session().shared<double, 1>("weights");
-  weights.broadcast(serial.params);
-  auto step = sr::train_step<sr::Adam>(session(), sr::replayable(&loss_and_gradient<double>), weights);
-  std::vector<std::int64_t> all(20);
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<sr::Future<sr::Avg<double>>> losses;
-  for (int i = 0; i < 8; ++i) losses.push_back(step.async(x, y, {.learning_rate = 0.1}));
-  for (auto& loss : losses) EXPECT_NEAR(loss.get(), serial.take(all, {.learning_rate = 0.1}), 1e-9);
-  const auto got = weights.get(world_size() - 1);
-  for (int i = 0; i < 6; ++i) EXPECT_NEAR(got[i], serial.params[static_cast<std::size_t>(i)], 1e-11);
 }
 
 }  // namespace

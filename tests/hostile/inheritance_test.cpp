@@ -1,8 +1,10 @@
 // What a program inherits (arguments, environment, signals, session, priority) either reaches its workers or has no
-// effect.
+// effect. So do folders that are missing, read-only or belong to another user.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -16,10 +18,11 @@ namespace syncrun::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr std::size_t kLongestArgument = 120'000;  // the kernel accepts at most 128 KiB
 
-class Inherited : public testing::TestWithParam<Front> {
+class Inherited : public OnBothFronts {
  protected:
   void expect_the_same(const Arguments& arguments, const std::function<void()>& in_child = {}) const {
     Arguments all{"inherit"};
@@ -29,15 +32,8 @@ class Inherited : public testing::TestWithParam<Front> {
     EXPECT_THAT(run.output(), HasSubstr(std::to_string(all.size() + 1) + " arguments"));
     EXPECT_THAT(run.output(), HasSubstr("; the same on 2, environment the same on 2\n"));
   }
-  void expect_works_after(const std::function<void()>& in_child) const {
-    OddRun run = run_after(in_child, GetParam(), {"add"});
-    EXPECT_EQ(run.exit_code(), 0) << run.errors();
-    EXPECT_EQ(run.output(), sum_of(1 << 20));
-    EXPECT_TRUE(run.nothing_remains());
-  }
 };
-INSTANTIATE_TEST_SUITE_P(From, Inherited, testing::Values(Front::nothing, Front::syncrun),
-                         [](const auto& test) { return to_string(test.param); });
+INSTANTIATE_ON_BOTH_FRONTS(Inherited);
 
 // ---- arguments and environment ----------------------------------------------------------------------------------
 
@@ -125,30 +121,20 @@ void block_all() {
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
 }
 
-TEST_P(Inherited, IgnoredSignalsDoNotMatter) {
+TEST_P(Inherited, IgnoredAndBlockedSignalsDoNotMatter) {
   expect_works_after([] { ::signal(SIGCHLD, SIG_IGN); });
   expect_works_after([] { ::signal(SIGPIPE, SIG_IGN); });
   expect_works_after(ignore_all);
+  expect_works_after(block_all);
 }
 
-TEST_P(Inherited, BlockedSignalsDoNotMatter) { expect_works_after(block_all); }
-
-TEST(BlockedSignals, DoNotKeepSyncrunFromEnding) {
+TEST_P(Inherited, BlockedSignalsDoNotKeepSyncrunFromEndingNorWorkersFromEndingWithTheirMaster) {
   const TemporaryFolder folder;
-  OddRun run = run_after(block_all, Front::syncrun, {"hold", folder.at("go")});
+  const bool is_alone = GetParam() == Front::nothing;
+  OddRun run = run_after(block_all, GetParam(), {"hold", folder.at("go")});
   ASSERT_TRUE(run.prints("ready")) << run.errors();
-  run.send(SIGTERM);
-  EXPECT_EQ(run.exit_code(), 128 + SIGTERM);
-  EXPECT_TRUE(run.nothing_remains());
-}
-
-TEST(BlockedSignals, DoNotKeepWorkersFromEndingWithTheirMaster) {
-  const TemporaryFolder folder;
-  OddRun run = run_after(block_all, Front::nothing, {"hold", folder.at("go")});
-  ASSERT_TRUE(run.prints("ready")) << run.errors();
-  run.send(SIGKILL);
-  EXPECT_EQ(run.exit_code(), 1000 + SIGKILL);
-  EXPECT_TRUE(run.nothing_remains());
+  run.send(is_alone ? SIGKILL : SIGTERM);
+  run.expect_end(is_alone ? 1000 + SIGKILL : 128 + SIGTERM);
 }
 
 // ---- its place among processes ----------------------------------------------------------------------------------
@@ -170,9 +156,82 @@ TEST_P(Inherited, BeingTheFirstProcessOfANamespaceDoesNotMatter) {
   if (GetParam() == Front::syncrun) all.emplace_back(SYNCRUN_COMMAND);
   for (const char* word : {ODD_PROGRAM, "add"}) all.emplace_back(word);
   CommandRun run(all, {}, "/usr/bin/unshare");
-  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  run.expect_end(0);
   EXPECT_EQ(run.output(), sum_of(1 << 20));
-  EXPECT_TRUE(run.nothing_remains());
+}
+
+// ---- folders -----------------------------------------------------------------------------------------------------
+
+class Places : public OnBothFronts {};
+INSTANTIATE_ON_BOTH_FRONTS(Places);
+
+TEST_P(Places, WithoutProcAreRefusedBeforeAnyWorkerStarts) {
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
+  GTEST_SKIP() << "the address sanitizer itself requires /proc";
+#endif
+  if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over /proc";
+  OddRun run = run_after([] { mount_over("/proc"); }, GetParam(), {"add"});
+  run.expect_end(1);
+  EXPECT_THAT(run.last_error_line(),
+              testing::StartsWith("syncrun: cannot find this program's own image at /proc/self/exe "
+                                  "(is /proc mounted?)"));
+  EXPECT_THAT(run.errors(), Not(HasSubstr("rank")));
+}
+
+TEST_P(Places, WithoutSysAreNotFelt) {
+  if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over /sys";
+  expect_works_after([] { mount_over("/sys"); });
+}
+
+TEST_P(Places, ForTemporaryFilesAreNotNeeded) {
+  expect_works_after([] { ::setenv("TMPDIR", "/there/is/no/such/folder", 1); });
+  expect_works_after([] { ::unsetenv("TMPDIR"); });
+  if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount a read-only folder";
+  expect_works_after([] {
+    mount_over("/var/tmp", "size=1m", MS_RDONLY);
+    ::setenv("TMPDIR", "/var/tmp", 1);
+  });
+}
+
+TEST_P(Places, ForAHomeAreNotNeeded) {
+  expect_works_after([] {
+    ::unsetenv("HOME");
+    ::unsetenv("USER");
+    ::unsetenv("LOGNAME");
+  });
+}
+
+/// For children.
+void lose_the_current_folder() {
+  const TemporaryFolder folder;
+  require(::chdir(folder.path().c_str()) == 0);
+}
+
+TEST_P(Places, ThatAreGoneCanBeTheCurrentOne) { expect_works_after(lose_the_current_folder); }
+
+TEST(CurrentFolder, ThatIsGoneTakesNoRelativeLogFolder) {
+  Start start;
+  start.in_child = lose_the_current_folder;
+  for (const std::string option : {"--log-dir", "--profile", "--trace"}) {
+    CommandRun run({option, "there", ODD_PROGRAM, "add"}, start);
+    EXPECT_EQ(run.exit_code(), 2);
+    EXPECT_EQ(run.last_error_line(),
+              "syncrun: " + option + ": expected a full path, since the current folder is gone; got 'there'");
+  }
+}
+
+TEST_P(Places, ThatCannotBeReadCanBeTheCurrentOne) {
+  if (!can_become_users()) GTEST_SKIP() << "only root can become a user who cannot read a folder";
+  const TemporaryFolder folder;
+  expect_works_after([&] {
+    require(::chdir(folder.path().c_str()) == 0);
+    require(::chmod(folder.path().c_str(), 0) == 0);
+    become_user(first_stranger());
+  });
+}
+
+TEST_P(Places, ForNobodyElseByTheUmaskAreNoObstacle) {
+  for (const mode_t mask : {077, 0777}) expect_works_after([=] { ::umask(mask); });
 }
 
 }  // namespace

@@ -37,19 +37,13 @@ constexpr bool kIsSanitized = false;
 #endif
 constexpr const char* kTooLarge = "the address sanitizer's own mappings are larger than the limit";
 
-void expect_works(OddRun& run, const std::string& output) {
-  EXPECT_EQ(run.exit_code(), 0) << run.errors();
-  EXPECT_EQ(run.output(), output);
-  EXPECT_TRUE(run.nothing_remains());
-}
-
 void expect_refused(OddRun& run, const std::string& words) {
   EXPECT_THAT(run.exit_code(), AnyOf(Eq(1), Eq(126))) << run.output();
   EXPECT_THAT(run.errors(), HasSubstr(words));
   EXPECT_TRUE(run.nothing_remains());
 }
 
-class Limits : public testing::TestWithParam<Front> {
+class Limits : public OnBothFronts {
  protected:
   /// Runs the program with this soft and hard limit.
   OddRun run_within(int resource, rlim_t value, const Arguments& arguments) {
@@ -66,19 +60,14 @@ class Limits : public testing::TestWithParam<Front> {
         GetParam(), {"add"});
   }
 };
-INSTANTIATE_TEST_SUITE_P(Program, Limits, testing::Values(Front::nothing, Front::syncrun),
-                         [](const auto& test) { return to_string(test.param); });
+INSTANTIATE_ON_BOTH_FRONTS(Limits);
 
 // ---- shared memory ----------------------------------------------------------------------------------------------
 
-class SmallDevShm : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Of, SmallDevShm, testing::Values("1m", "64m"), [](const auto& test) { return test.param; });
-
-TEST_P(SmallDevShm, IsNotWhereDataLie) {
+TEST_P(Limits, OfDevShmAreNotThoseOfData) {
   if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount a small /dev/shm";
-  const std::string options = "size=" + GetParam();
-  OddRun run = run_after([=] { mount_over("/dev/shm", options); }, Front::nothing, {"add", "268435456"});
-  expect_works(run, sum_of(268435456));
+  for (const std::string options : {"size=1m", "size=64m"})
+    expect_works_after([=] { mount_over("/dev/shm", options); }, {"add", "268435456"}, sum_of(268435456));
 }
 
 // ---- memory -----------------------------------------------------------------------------------------------------
@@ -108,7 +97,7 @@ TEST_P(Limits, OfAControlGroupIsMetBeforeTheKernelKillsAndTheSessionGoesOn) {
 class MemoryGroup {
  public:
   explicit MemoryGroup(rlim_t bytes) {
-    for (const auto& [folder, is_v2] : detail::control_groups("memory")) {
+    for (const auto& [folder, is_v2] : detail::os::control_groups("memory")) {
       folder_ = folder + "/syncrun-test-" + std::to_string(::getpid());
       if (::mkdir(folder_.c_str(), 0755) != 0) continue;
       const std::string limit = folder_ + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
@@ -136,12 +125,11 @@ TEST_P(Limits, OfAControlGroupKillAWorkerAlthoughTheMasterHasFilledIt) {
   const MemoryGroup group(400 * kMiB);
   if (!group.exists()) GTEST_SKIP() << "this machine lets nobody make a control group";
   OddRun run = run_after([&] { group.enter(); }, GetParam(), {"fill", "300", "150"});
-  EXPECT_EQ(run.exit_code(), 1) << run.errors();
+  run.expect_end(1);
   EXPECT_THAT(
       run.last_error_line(),
       HasSubstr("was lost in call 'fill' (phase function): killed by SIGKILL (Killed), probably by the out-of-memory "
                 "killer: the control group's limit is 419430400 bytes"));
-  EXPECT_TRUE(run.nothing_remains());
 }
 
 TEST(MasterWithoutMemory, IsSaidToHaveNone) {
@@ -155,22 +143,16 @@ TEST(MasterWithoutMemory, IsSaidToHaveNone) {
                            "out-of-memory killer: the control group's limit is 419430400 bytes.*"));
 }
 
-/// Replaces the files of the control group. The group may then use one core.
-void enter_a_group_with_a_quota() {
-  mount_over("/sys/fs/cgroup");
-  write_text("/sys/fs/cgroup/cpu.max", "100000 100000\n");
-}
-
 TEST_P(Limits, OfProcessorTimeDecideHowManyWorkersThereAre) {
   if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over /sys/fs/cgroup";
   if (!is_in_a_group_of_version_2()) GTEST_SKIP() << "this machine has no control groups of version 2";
-  OddRun run = run_after(
+  expect_works_after(
       [] {
         ::setenv("SYNCRUN_NPROC_PER_NODE", "cpu", 1);
-        enter_a_group_with_a_quota();
+        mount_over("/sys/fs/cgroup");
+        write_text("/sys/fs/cgroup/cpu.max", "100000 100000\n");  // one core
       },
-      GetParam(), {"add"});
-  expect_works(run, "1 workers add up 1048576\n");
+      {"add"}, "1 workers add up 1048576\n");
 }
 
 // ---- core files -------------------------------------------------------------------------------------------------
@@ -199,9 +181,8 @@ class CoreFile : public testing::Test {
     return static_cast<rlim_t>(status.st_blocks) * 512;
   }
   static void expect_verdict(OddRun& run, const std::string& words) {
-    EXPECT_EQ(run.exit_code(), 1) << run.errors();
+    run.expect_end(1);
     EXPECT_THAT(run.errors(), HasSubstr("killed by SIGSEGV (Segmentation fault)" + words));
-    EXPECT_TRUE(run.nothing_remains());
   }
 
   TemporaryFolder folder_;
@@ -223,7 +204,7 @@ TEST_F(CoreFile, ContainsTheUsedPartOfSharedMemoryIfTheUserWantsIt) {
 
 /// The kernel asks the test whether the core file may be opened, and gets no answer.
 TEST_F(CoreFile, ThatTakesLongDoesNotHoldTheVerdictUp) {
-  const detail::FileDescriptor asked(::fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY));
+  const detail::os::FileDescriptor asked(::fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY));
   if (::fanotify_mark(asked.get(), FAN_MARK_ADD, FAN_OPEN_PERM | FAN_EVENT_ON_CHILD, AT_FDCWD,
                       folder_.path().c_str()) != 0)
     GTEST_SKIP() << "this machine lets nobody hold the opening of a file up";
@@ -252,13 +233,10 @@ TEST_P(Limits, OfAddressesThatLeaveTooLittleAreNamed) {
 
 TEST_P(Limits, OfAddressesThatLeaveTooLittleCanBeMetByReservingLess) {
   if (kIsSanitized) GTEST_SKIP() << kTooLarge;
-  OddRun run = run_after(
-      [] {
-        ::setenv("SYNCRUN_RESERVE_BYTES", "134217728", 1);
-        limit(RLIMIT_AS, 800 * kMiB);
-      },
-      GetParam(), {"add"});
-  expect_works(run, sum_of(1 << 20));
+  expect_works_after([] {
+    ::setenv("SYNCRUN_RESERVE_BYTES", "134217728", 1);
+    limit(RLIMIT_AS, 800 * kMiB);
+  });
 }
 
 TEST_P(Limits, OfPrivateMemoryAreNamedByTheResultThatMeetsThem) {
@@ -298,16 +276,13 @@ TEST_P(Limits, OfFileSizesThatSharedMemoryMeetsAreNamedAndDoNotKill) {
 }
 
 TEST_P(Limits, OfFileSizesThatAreLargeEnoughLeaveLessToReserve) {
-  OddRun run = run_within(RLIMIT_FSIZE, 3000 * kMiB, {"add"});
-  expect_works(run, sum_of(1 << 20));
+  expect_works_after([] { limit(RLIMIT_FSIZE, 3000 * kMiB); });
 }
 
-TEST_P(Limits, OfSixtyFourFilesAreEnoughForADozenWorkers) {
-  OddRun run = run_with_files(12, 64);
-  expect_works(run, "12 workers add up 1048576\n");
-}
-
-TEST_P(Limits, OfSixtyFourFilesThatAreTooFewAreNamed) {
+TEST_P(Limits, OfSixtyFourFilesAreEnoughForADozenWorkersAndNamedIfTheyAreTooFew) {
+  OddRun dozen = run_with_files(12, 64);
+  dozen.expect_end(0);
+  EXPECT_EQ(dozen.output(), "12 workers add up 1048576\n");
 #if defined(SYNCRUN_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the undefined-behaviour sanitizer checks pointers through a pipe, for which there is no descriptor";
 #endif
@@ -356,29 +331,22 @@ TEST_P(Limits, OfAnyNumberOfProcessesAreEnoughOrNamed) {
 
 // ---- limits that do not matter ----------------------------------------------------------------------------------
 
-struct Harmless {
-  const char* name;
-  int resource;
-  rlim_t value;
-};
-
-class HarmlessLimit : public testing::TestWithParam<Harmless> {};
-INSTANTIATE_TEST_SUITE_P(
-    Of, HarmlessLimit,
-    testing::Values(Harmless{"NoLockedMemory", RLIMIT_MEMLOCK, 0}, Harmless{"NoCores", RLIMIT_CORE, 0},
-                    Harmless{"SmallStack", RLIMIT_STACK, 256 * kKiB},
-                    Harmless{"EndlessStack", RLIMIT_STACK, RLIM_INFINITY}, Harmless{"NoQueues", RLIMIT_MSGQUEUE, 0},
-                    Harmless{"NoSignals", RLIMIT_SIGPENDING, 0}, Harmless{"NoPriorities", RLIMIT_RTPRIO, 0}),
-    [](const auto& test) { return std::string(test.param.name); });
-
-TEST_P(HarmlessLimit, IsNotFelt) {
-  const Harmless given = GetParam();
-  rlimit before{};
-  ::getrlimit(static_cast<__rlimit_resource_t>(given.resource), &before);
-  if (given.value > before.rlim_max && ::geteuid() != 0) GTEST_SKIP() << "only root can raise this limit";
-  for (const Front front : {Front::nothing, Front::syncrun}) {
-    OddRun run = run_after([=] { limit(given.resource, given.value); }, front, {"add"});
-    expect_works(run, sum_of(1 << 20));
+TEST_P(Limits, ThatDoNotMatterAreNotFelt) {
+  struct Harmless {
+    const char* name;
+    int resource;
+    rlim_t value;
+  };
+  for (const Harmless& given :
+       {Harmless{"locked memory", RLIMIT_MEMLOCK, 0}, Harmless{"cores", RLIMIT_CORE, 0},
+        Harmless{"small stack", RLIMIT_STACK, 256 * kKiB}, Harmless{"endless stack", RLIMIT_STACK, RLIM_INFINITY},
+        Harmless{"queues", RLIMIT_MSGQUEUE, 0}, Harmless{"signals", RLIMIT_SIGPENDING, 0},
+        Harmless{"priorities", RLIMIT_RTPRIO, 0}}) {
+    SCOPED_TRACE(given.name);
+    rlimit before{};
+    ::getrlimit(static_cast<__rlimit_resource_t>(given.resource), &before);
+    if (given.value > before.rlim_max && ::geteuid() != 0) continue;  // only root can raise this limit
+    expect_works_after([=] { limit(given.resource, given.value); });
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -98,24 +99,26 @@ int run_calls(Count calls) {
   return 0;
 }
 
-/// Every tenth session loses its worker. Another tenth is destroyed without a close.
+/// Every tenth session loses its worker. Another tenth has a call that fails. Another tenth is destroyed without a close.
 void open_and_end_one(Count index) {
   sr::Session session;
   const auto data = session.data<Count, 1>({100'000});
   const auto f = session.function(
-      +[](sr::Scattered<const Count, 1>, bool dies) {
-        if (dies) std::raise(SIGKILL);
+      +[](sr::Scattered<const Count, 1>, Count way) {
+        if (way == 3) std::raise(SIGKILL);
+        if (way == 5) throw std::runtime_error("as it should");
       },
       "f");
-  const bool loses = index % 10 == 3;
-  bool has_lost = false;
+  const Count way = index % 10;
+  std::optional<sr::ErrorKind> kind;
   try {
-    f(data, loses);
+    f(data, way);
   } catch (const sr::Error& error) {
-    has_lost = error.kind() == sr::ErrorKind::worker_lost;
+    kind = error.kind();
   }
-  if (has_lost != loses) throw std::runtime_error("a session ended in the wrong way");
-  if (index % 10 != 7) session.close();
+  if ((kind == sr::ErrorKind::worker_lost) != (way == 3) || (kind == sr::ErrorKind::function) != (way == 5))
+    throw std::runtime_error("a session ended in the wrong way");
+  if (way != 7) session.close();
 }
 
 int run_sessions(Count sessions) {

@@ -20,18 +20,22 @@
 namespace syncrun::test {
 namespace {
 
-TEST(FiftyJobs, AtOnceDoNotInterfere) {
+TEST(FiftyJobs, AtOnceDoNotInterfereAlsoIfAnotherIsKilled) {
   constexpr long long kJobs = 50;
   std::vector<std::unique_ptr<OddRun>> jobs;
   for (long long i = 0; i < kJobs; ++i) {
     const Front front = i % 2 == 0 ? Front::nothing : Front::syncrun;
     jobs.push_back(std::make_unique<OddRun>(front, Arguments{"add", std::to_string(100'000 + i)}));
   }
+  const TemporaryFolder folder;
+  OddRun victim(Front::nothing, {"hold", folder.at("go")});
+  ASSERT_TRUE(victim.prints("ready")) << victim.errors();
+  victim.send(SIGKILL);
+  victim.expect_end(1000 + SIGKILL);
   for (long long i = 0; i < kJobs; ++i) {
     OddRun& job = *jobs[static_cast<std::size_t>(i)];
-    EXPECT_EQ(job.exit_code(), 0) << job.errors();
+    job.expect_end(0);
     EXPECT_EQ(job.output(), sum_of(100'000 + i));
-    EXPECT_TRUE(job.nothing_remains());
   }
 }
 
@@ -95,8 +99,7 @@ TEST(SecondUser, CannotReadOrAttachToTheSessionsProcesses) {
     EXPECT_TRUE(finds_a_way(first_stranger())) << "the owner can: what is tried would work";
   }
   write_text(folder.at("go"), "");
-  EXPECT_EQ(run.exit_code(), 0) << run.errors();
-  EXPECT_TRUE(run.nothing_remains());
+  run.expect_end(0);
 }
 
 }  // namespace

@@ -19,8 +19,6 @@
 namespace syncrun::test {
 namespace {
 
-using testing::AnyOf;
-using testing::Eq;
 using testing::HasSubstr;
 
 void apply_filter(std::span<sock_filter> program) {
@@ -54,44 +52,33 @@ void take_pidfds_away() {
   apply_filter(program);
 }
 
-bool can_refuse() {
-  return succeeds([] { refuse(SYS_setpgid, 0); });
+class Refusal : public OnBothFronts {
+ protected:
+  void SetUp() override {
+    if (!succeeds([] { refuse(SYS_setpgid, 0); })) GTEST_SKIP() << "this machine has no system call filters";
+  }
+};
+INSTANTIATE_ON_BOTH_FRONTS(Refusal);
+
+TEST_P(Refusal, OfAProcessGroupIsNamed) {
+  OddRun run = run_after([] { refuse(SYS_setpgid, 0); }, GetParam(), {"add"});
+  run.expect_end(1);
+  EXPECT_THAT(run.last_error_line(), HasSubstr("cannot start /proc/self/exe: the system refuses its process "
+                                               "setpgid(0, 0): Operation not permitted"));
 }
 
-TEST(Refusal, OfAProcessGroupIsNamed) {
-  if (!can_refuse()) GTEST_SKIP() << "this machine has no system call filters";
-  for (const Front front : {Front::nothing, Front::syncrun}) {
-    OddRun run = run_after([] { refuse(SYS_setpgid, 0); }, front, {"add"});
-    EXPECT_EQ(run.exit_code(), 1);
-    EXPECT_THAT(run.last_error_line(), HasSubstr("cannot start /proc/self/exe: the system refuses its process "
-                                                 "setpgid(0, 0): Operation not permitted"));
-    EXPECT_TRUE(run.nothing_remains());
-  }
+TEST_P(Refusal, OfADeathSignalIsNamed) {
+  OddRun run = run_after([] { refuse(SYS_prctl, PR_SET_PDEATHSIG); }, GetParam(), {"add"});
+  run.expect_end(GetParam() == Front::nothing ? 1 : 126);
+  EXPECT_THAT(run.last_error_line(),
+              HasSubstr("the system refuses its process prctl(PR_SET_PDEATHSIG): Operation not permitted"));
 }
 
-TEST(Refusal, OfADeathSignalIsNamed) {
-  if (!can_refuse()) GTEST_SKIP() << "this machine has no system call filters";
-  for (const Front front : {Front::nothing, Front::syncrun}) {
-    OddRun run = run_after([] { refuse(SYS_prctl, PR_SET_PDEATHSIG); }, front, {"add"});
-    EXPECT_THAT(run.exit_code(), AnyOf(Eq(1), Eq(126)));
-    EXPECT_THAT(run.last_error_line(),
-                HasSubstr("the system refuses its process prctl(PR_SET_PDEATHSIG): Operation not "
-                          "permitted"));
-    EXPECT_TRUE(run.nothing_remains());
-  }
-}
-
-TEST(Refusal, OfPidfdsHidesNoDeath) {
-  if (!can_refuse()) GTEST_SKIP() << "this machine has no system call filters";
-  for (const Front front : {Front::nothing, Front::syncrun}) {
-    OddRun works = run_after(take_pidfds_away, front, {"add"});
-    EXPECT_EQ(works.exit_code(), 0) << works.errors();
-    EXPECT_TRUE(works.nothing_remains());
-    OddRun dies = run_after(take_pidfds_away, front, {"die", std::to_string(SIGKILL)});
-    EXPECT_EQ(dies.exit_code(), 1);
-    EXPECT_THAT(dies.errors(), HasSubstr("in call 'die_on_rank_1' (phase function): killed by SIGKILL (Killed)"));
-    EXPECT_TRUE(dies.nothing_remains());
-  }
+TEST_P(Refusal, OfPidfdsHidesNoDeath) {
+  expect_works_after(take_pidfds_away);
+  OddRun dies = run_after(take_pidfds_away, GetParam(), {"die", std::to_string(SIGKILL)});
+  dies.expect_end(1);
+  EXPECT_THAT(dies.errors(), HasSubstr("in call 'die_on_rank_1' (phase function): killed by SIGKILL (Killed)"));
 }
 
 }  // namespace

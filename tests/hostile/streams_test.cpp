@@ -19,65 +19,45 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-class Streams : public testing::TestWithParam<Front> {
+class Streams : public OnBothFronts {
  protected:
   Arguments program() const { return {"streams", folder_.at("streams")}; }
-  /// The standard streams as the process has recorded them: those of the master, or of a rank.
-  std::string seen(const std::string& of = "") const { return text_of(folder_.at("streams" + of)); }
-  void expect_right_sum() const { EXPECT_THAT(seen(), HasSubstr("\n1048576\n")); }
+  OddRun run_with(const std::function<void()>& in_child) const { return run_after(in_child, GetParam(), program()); }
+  void expect_right_sum() const { EXPECT_THAT(text_of(folder_.at("streams")), HasSubstr("\n1048576\n")); }
 
   TemporaryFolder folder_;
 };
-INSTANTIATE_TEST_SUITE_P(Program, Streams, testing::Values(Front::nothing, Front::syncrun),
-                         [](const auto& test) { return to_string(test.param); });
+INSTANTIATE_ON_BOTH_FRONTS(Streams);
 
-/// The second parameter says which of the three streams are closed, one bit for each.
-class ClosedStreams : public testing::TestWithParam<std::tuple<Front, int>> {};
-INSTANTIATE_TEST_SUITE_P(Program, ClosedStreams,
-                         testing::Combine(testing::Values(Front::nothing, Front::syncrun), testing::Values(1, 2, 4, 7)),
-                         [](const auto& test) {
-                           std::string name = to_string(std::get<0>(test.param)) + "Without";
-                           for (int fd = 0; fd <= 2; ++fd) {
-                             if ((std::get<1>(test.param) >> fd & 1) != 0) name += std::to_string(fd);
-                           }
-                           return name;
-                         });
-
-TEST_P(ClosedStreams, AreNeverTakenByUs) {
-  const auto [front, closed] = GetParam();
-  const TemporaryFolder folder;
-  const auto is_closed = [closed = closed](int fd) { return (closed >> fd & 1) != 0; };
-  OddRun run = run_after(
-      [=] {
-        for (int fd = 0; fd <= 2; ++fd) {
-          if (is_closed(fd)) ::close(fd);
-        }
-      },
-      front, {"streams", folder.at("streams")});
-  EXPECT_EQ(run.exit_code(), 0) << run.errors();
-  EXPECT_TRUE(run.nothing_remains());
-
-  const std::string master = text_of(folder.at("streams"));
-  EXPECT_THAT(master, HasSubstr("\n1048576\n"));
-  for (const auto& of : {"", ".0", ".1"}) {
-    const std::string seen = text_of(folder.at(std::string("streams") + of));
-    EXPECT_THAT(seen, Not(HasSubstr("memfd:syncrun")));
-    EXPECT_THAT(seen, Not(HasSubstr("anon_inode")));
-    EXPECT_THAT(seen, Not(HasSubstr("closed")));
-  }
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (!is_closed(fd)) continue;
-    EXPECT_THAT(master, HasSubstr(std::to_string(fd) + " /dev/null"));
-  }
-  const std::string workers = "pipe:";  // the lines of workers go through the master, whatever its streams are
-  EXPECT_THAT(text_of(folder.at("streams.1")), HasSubstr("1 " + workers));
-  EXPECT_THAT(text_of(folder.at("streams.1")), HasSubstr("2 " + workers));
-  if (!is_closed(1)) {
-    EXPECT_THAT(run.output(), HasSubstr("a line from the master\n"));
-    EXPECT_THAT(run.output(), HasSubstr("[rank 1] a line from rank 1\n"));
-  }
-  if (!is_closed(2)) {
-    EXPECT_THAT(run.errors(), HasSubstr("[rank 1] an error line from rank 1\n"));
+TEST_P(Streams, ThatAreClosedAreNeverTakenByUs) {
+  for (const int closed : {1, 2, 4, 7}) {  // a bit for each of the three streams
+    SCOPED_TRACE(closed);
+    const auto is_closed = [=](int fd) { return (closed >> fd & 1) != 0; };
+    OddRun run = run_with([=] {
+      for (int fd = 0; fd <= 2; ++fd) {
+        if (is_closed(fd)) ::close(fd);
+      }
+    });
+    run.expect_end(0);
+    expect_right_sum();
+    const std::string master = text_of(folder_.at("streams"));
+    for (int fd = 0; fd <= 2; ++fd) {
+      if (!is_closed(fd)) continue;
+      EXPECT_THAT(master, HasSubstr(std::to_string(fd) + " /dev/null"));
+    }
+    for (const char* of : {"streams", "streams.0", "streams.1"}) {
+      for (const char* words : {"memfd:syncrun", "anon_inode", "closed"})
+        EXPECT_THAT(text_of(folder_.at(of)), Not(HasSubstr(words)));
+    }
+    // The lines of workers go through the master, whatever its streams are.
+    for (const char* words : {"1 pipe:", "2 pipe:"}) EXPECT_THAT(text_of(folder_.at("streams.1")), HasSubstr(words));
+    if (!is_closed(1)) {
+      EXPECT_THAT(run.output(), HasSubstr("a line from the master\n"));
+      EXPECT_THAT(run.output(), HasSubstr("[rank 1] a line from rank 1\n"));
+    }
+    if (!is_closed(2)) {
+      EXPECT_THAT(run.errors(), HasSubstr("[rank 1] an error line from rank 1\n"));
+    }
   }
 }
 
@@ -95,27 +75,23 @@ void replace_by_dead_pipe(int fd) {
 
 TEST_P(Streams, OnAFullDiskLoseOutputAndNothingElse) {
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-    OddRun run = run_after([=] { replace(fd, "/dev/full"); }, GetParam(), program());
-    EXPECT_EQ(run.exit_code(), 0) << run.errors();
+    OddRun run = run_with([=] { replace(fd, "/dev/full"); });
+    run.expect_end(0);
     expect_right_sum();
-    EXPECT_TRUE(run.nothing_remains());
   }
 }
 
 TEST_P(Streams, WithoutAReaderEndTheProgramAsAnyOther) {
-  OddRun run = run_after([] { replace_by_dead_pipe(STDOUT_FILENO); }, GetParam(), program());
-  EXPECT_EQ(run.exit_code(), GetParam() == Front::nothing ? 1000 + SIGPIPE : 128 + SIGPIPE);
-  EXPECT_TRUE(run.nothing_remains());
+  OddRun run = run_with([] { replace_by_dead_pipe(STDOUT_FILENO); });
+  run.expect_end(GetParam() == Front::nothing ? 1000 + SIGPIPE : 128 + SIGPIPE);
   EXPECT_THAT(run.errors(), Not(HasSubstr("SIGPIPE"))) << "`| head -1` is no failure";
 }
 
 TEST_P(Streams, WithoutAReaderDoNotHoldUpWhoIgnoresSigpipe) {
-  OddRun run = run_after(
-      [] {
-        replace_by_dead_pipe(STDOUT_FILENO);
-        ::signal(SIGPIPE, SIG_IGN);
-      },
-      GetParam(), program());
+  OddRun run = run_with([] {
+    replace_by_dead_pipe(STDOUT_FILENO);
+    ::signal(SIGPIPE, SIG_IGN);
+  });
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   expect_right_sum();
   EXPECT_THAT(run.errors(), HasSubstr("[rank 0] an error line from rank 0\n"));
@@ -146,7 +122,7 @@ TEST(LogFile, OnAFullDiskIsNamedOnceAndInTheVerdict) {
   CommandRun run({"--quiet", "--log-dir", folder.path(), ODD_PROGRAM, "print", "20000"}, start);
   EXPECT_EQ(run.exit_code(), 1);
   const std::string log =
-      "the log file " + folder.at("rank1.log") + " lacks lines: cannot write it: No space left on device\n";
+      "--log-dir: the log file " + folder.at("rank1.log") + " lacks lines: cannot write it: No space left on device\n";
   EXPECT_THAT(run.errors(), HasSubstr("syncrun: " + log));
   EXPECT_THAT(run.errors(), HasSubstr("\nsyncrun: the program fails\n"));
   EXPECT_THAT(run.errors(), HasSubstr("\n  " + log)) << "in the verdict";
@@ -162,12 +138,10 @@ TEST(SigpipeOfAnotherPipe, IsNamed) {
 }
 
 TEST_P(Streams, WhoseErrorsHaveNoReaderDoNotHoldUpTheProgram) {
-  OddRun run = run_after(
-      [] {
-        replace_by_dead_pipe(STDERR_FILENO);
-        ::setenv("SYNCRUN_QUIET", "1", 1);  // or the master itself writes the line that lists ranks and devices
-      },
-      GetParam(), program());
+  OddRun run = run_with([] {
+    replace_by_dead_pipe(STDERR_FILENO);
+    ::setenv("SYNCRUN_QUIET", "1", 1);  // or the master itself writes the line that lists ranks and devices
+  });
   EXPECT_EQ(run.exit_code(), 0) << "only workers' lines go there, and who passes them on does not die of it";
   expect_right_sum();
   EXPECT_THAT(run.output(), HasSubstr("a line from the master\n"));
@@ -179,10 +153,9 @@ TEST_P(Streams, OfATerminalDoNotStopABackgroundJob) {
   CommandRun run(
       {"-mc", front + ODD_PROGRAM + " streams '" + folder_.at("streams") + "' & wait $!; echo ended with $?"},
       {.on_terminal = true}, "/bin/sh");
-  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  run.expect_end(0);
   EXPECT_THAT(run.output(), HasSubstr("ended with 0\n"));
   expect_right_sum();
-  EXPECT_TRUE(run.nothing_remains());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // Odd environments for programs under test: what a child does to itself before it executes the program, and whether
 // this machine allows it.
 
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
@@ -35,6 +36,21 @@ inline OddRun run_after(std::function<void()> in_child, Front front, const Argum
 
 /// What `odd_program add BYTES` prints with two workers.
 std::string sum_of(long long bytes);
+
+/// A test with the program alone and behind `syncrun`.
+class OnBothFronts : public testing::TestWithParam<Front> {
+ protected:
+  /// Expects that the program works in a child that has called this first.
+  void expect_works_after(const std::function<void()>& in_child, const Arguments& arguments = {"add"},
+                          const std::string& output = sum_of(1 << 20)) const {
+    OddRun run = run_after(in_child, GetParam(), arguments);
+    run.expect_end(0);
+    EXPECT_EQ(run.output(), output);
+  }
+};
+#define INSTANTIATE_ON_BOTH_FRONTS(suite)                                                   \
+  INSTANTIATE_TEST_SUITE_P(Program, suite, testing::Values(Front::nothing, Front::syncrun), \
+                           [](const auto& test) { return to_string(test.param); })
 
 // ---- for children: if a call fails, the child ends with code 99 -------------------------------------------------
 

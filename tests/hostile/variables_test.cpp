@@ -27,7 +27,6 @@ struct Setting {
   std::string name;  // without SYNCRUN_
   std::string value;
 };
-void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name << "=" << setting.value; }
 using Settings = std::vector<Setting>;
 
 void set_all(const Settings& settings) {
@@ -50,7 +49,7 @@ void open_foreign_descriptors() {
 
 struct Accident {
   std::string name;
-  Settings settings;
+  Settings settings;  // besides the rank
   std::string words;
 };
 void PrintTo(const Accident& accident, std::ostream* out) { *out << accident.name; }
@@ -62,50 +61,47 @@ const std::string kParent = std::to_string(::getpid());
 class InternalVariables : public testing::TestWithParam<Accident> {};
 INSTANTIATE_TEST_SUITE_P(
     Set, InternalVariables,
-    testing::Values(
-        Accident{"Role", {{"WORKER_RANK", "0"}}, "SYNCRUN_MASTER_PID: expected a value from the master"},
-        Accident{"RoleOfHelper", {{"HELPER", "0"}}, "SYNCRUN_MASTER_PID: expected a value from the master"},
-        Accident{"Init", {{"WORKER_RANK", "0"}, {"MASTER_PID", "1"}}, "SYNCRUN_SOCKET_FD: expected a value"},
-        Accident{"NoNumber",
-                 {{"WORKER_RANK", "0"}, {"MASTER_PID", "me"}},
-                 "SYNCRUN_MASTER_PID: expected a whole number from 0 to 2147483647, got 'me'"},
-        Accident{"TooLarge",
-                 {{"WORKER_RANK", "0"}, {"MASTER_PID", "99999999999999999999"}},
-                 "SYNCRUN_MASTER_PID: expected a whole number from 0 to 2147483647, got '99999999999999999999'"},
-        Accident{"Closed",
-                 {{"WORKER_RANK", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "16"}},
-                 "SYNCRUN_SOCKET_FD: expected an open descriptor, of the socket of the process " + kParent +
-                     ", this one's master, got '16' (Bad file descriptor)"},
-        Accident{"File",
-                 {{"WORKER_RANK", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "17"}},
-                 "SYNCRUN_SOCKET_FD: expected the socket of the process " + kParent +
-                     ", this one's master, got '17', which is another file"},
-        Accident{"OtherSocket",
-                 {{"WORKER_RANK", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "18"}},
-                 "this one's master, got '18', which is another file"},
-        Accident{"OtherSocketOfHelper",
-                 {{"HELPER", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "18"}},
-                 "this one's master, got '18', which is another file"}),
+    testing::Values(Accident{"Role", {}, "SYNCRUN_MASTER_PID: expected a value from the master"},
+                    Accident{"Init", {{"MASTER_PID", "1"}}, "SYNCRUN_SOCKET_FD: expected a value"},
+                    Accident{"NoNumber",
+                             {{"MASTER_PID", "me"}},
+                             "SYNCRUN_MASTER_PID: expected a whole number from 0 to 2147483647, got 'me'"},
+                    Accident{
+                        "TooLarge",
+                        {{"MASTER_PID", "99999999999999999999"}},
+                        "SYNCRUN_MASTER_PID: expected a whole number from 0 to 2147483647, got '99999999999999999999'"},
+                    Accident{"Closed",
+                             {{"MASTER_PID", kParent}, {"SOCKET_FD", "16"}},
+                             "SYNCRUN_SOCKET_FD: expected an open descriptor, of the socket of the process " + kParent +
+                                 ", this one's master, got '16' (Bad file descriptor)"},
+                    Accident{"File",
+                             {{"MASTER_PID", kParent}, {"SOCKET_FD", "17"}},
+                             "SYNCRUN_SOCKET_FD: expected the socket of the process " + kParent +
+                                 ", this one's master, got '17', which is another file"},
+                    Accident{"OtherSocket",
+                             {{"MASTER_PID", kParent}, {"SOCKET_FD", "18"}},
+                             "this one's master, got '18', which is another file"}),
     [](const auto& test) { return test.param.name; });
 
-TEST_P(InternalVariables, ByAccidentAreNamedAndNobodyIsKilled) {
-  // The program leads a process group that contains another process, like the first process of a pipeline in a shell.
-  Start start;
-  start.in_child = [] {
-    open_foreign_descriptors();
-    set_all(GetParam().settings);
-  };
-  CommandRun run({"-c", "sleep 1000 & exec \"$0\" add", ODD_PROGRAM}, start, "/bin/sh");
-  EXPECT_EQ(run.exit_code(), 1);
-  EXPECT_THAT(run.errors(), HasSubstr(GetParam().words));
-  EXPECT_THAT(run.errors(), HasSubstr("Only Syncrun sets its internal variables"));
-  EXPECT_EQ(run.processes().size(), 1) << "its neighbour in the group lives";
-}
-
-TEST_P(InternalVariables, ByAccidentDoNotReachAProgramBehindSyncrun) {
-  OddRun run = run_with(GetParam().settings, Front::syncrun);
-  EXPECT_EQ(run.exit_code(), 0) << run.errors();
-  EXPECT_EQ(run.output(), sum_of(1 << 20));
+TEST_P(InternalVariables, ByAccidentAreNamedAndNobodyIsKilledAndSyncrunRemovesThem) {
+  for (const char* role : {"WORKER_RANK", "HELPER"}) {
+    Settings settings = GetParam().settings;
+    settings.push_back({role, "0"});
+    // The program leads a process group that contains another process, like the first process of a pipeline in a shell.
+    Start start;
+    start.in_child = [&] {
+      open_foreign_descriptors();
+      set_all(settings);
+    };
+    CommandRun run({"-c", "sleep 1000 & exec \"$0\" add", ODD_PROGRAM}, start, "/bin/sh");
+    EXPECT_EQ(run.exit_code(), 1);
+    EXPECT_THAT(run.errors(), HasSubstr(GetParam().words));
+    EXPECT_THAT(run.errors(), HasSubstr("Only Syncrun sets its internal variables"));
+    EXPECT_EQ(run.processes().size(), 1) << "its neighbour in the group lives";
+    OddRun behind = run_with(settings, Front::syncrun);
+    behind.expect_end(0);
+    EXPECT_EQ(behind.output(), sum_of(1 << 20));
+  }
 }
 
 /// The socket belongs to the parent, but the file for the shared memory does not.
@@ -131,33 +127,29 @@ TEST(InternalVariables, OfAnotherFileForTheSharedMemoryAreNamed) {
 
 // ---- public ones ------------------------------------------------------------------------------------------------
 
-class PublicVariables : public testing::TestWithParam<Setting> {};
-INSTANTIATE_TEST_SUITE_P(Set, PublicVariables,
-                         testing::Values(Setting{"TIMEOUT", "soon"}, Setting{"START_TIMEOUT", "-1"},
-                                         Setting{"LOG_LEVEL", "loud"}, Setting{"RESERVE_BYTES", "much"},
-                                         Setting{"RESERVE_BYTES", "0"}, Setting{"MEMORY_CHECK", "no"},
-                                         Setting{"NODE_TIMEOUT", "0.4"}, Setting{"TREE_FROM", "1"},
-                                         Setting{"DEVICES", "gpx0"}, Setting{"NPROC_PER_NODE", "many"}),
-                         [](const auto& test) { return test.param.name + (test.param.value == "0" ? "_zero" : ""); });
+class PublicVariables : public OnBothFronts {};
+INSTANTIATE_ON_BOTH_FRONTS(PublicVariables);
 
 TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
-  for (const Front front : {Front::nothing, Front::syncrun}) {
-    OddRun run = run_with({GetParam()}, front);
-    EXPECT_EQ(run.exit_code(), 1) << run.errors();
-    EXPECT_THAT(run.last_error_line(), HasSubstr("SYNCRUN_" + GetParam().name));
-    EXPECT_THAT(run.last_error_line(), HasSubstr("expected "));
-    EXPECT_THAT(run.last_error_line(), HasSubstr("'" + GetParam().value + "'"));
-    EXPECT_TRUE(run.nothing_remains());
+  for (const auto& [name, value] : Settings{
+           {"TIMEOUT", "soon"},    {"TIMEOUT", "nan"},      {"TIMEOUT", "1e99"},       {"START_TIMEOUT", "-1"},
+           {"LOG_LEVEL", "loud"},  {"METRICS", "0"},        {"RESERVE_BYTES", "much"}, {"RESERVE_BYTES", "0"},
+           {"MEMORY_CHECK", "no"}, {"NODE_TIMEOUT", "0.4"}, {"TREE_FROM", "1"},        {"BIND_TO", "slot"},
+           {"TAG", "maybe"},       {"TIMESTAMPS", "1"},     {"JSON_LOG", "yes"},       {"ONLY_RANK", "x"},
+           {"LOG_SIZE", "much"},   {"WRAP", "x:env"},       {"DEVICES", "gpx0"},       {"NPROC_PER_NODE", "many"}}) {
+    OddRun run = run_with({{name, value}}, GetParam());
+    run.expect_end(1);
+    for (const std::string& words : {"SYNCRUN_" + name, std::string("expected "), "'" + value + "'"})
+      EXPECT_THAT(run.last_error_line(), HasSubstr(words));
   }
 }
 
 TEST(PublicVariableOfRestarts, WithABadValueIsNamedUnlessSyncrunReplacesIt) {
   for (const std::string value : {"often", "-1", "1.5"}) {
     OddRun run = run_with({{"RESTART", value}});
-    EXPECT_EQ(run.exit_code(), 1) << run.errors();
+    run.expect_end(1);
     EXPECT_THAT(run.last_error_line(), HasSubstr("SYNCRUN_RESTART: expected a whole number from 0"));
     EXPECT_THAT(run.last_error_line(), HasSubstr("'" + value + "'"));
-    EXPECT_TRUE(run.nothing_remains());
     OddRun restarted = run_with({{"RESTART", value}}, Front::syncrun);
     EXPECT_EQ(restarted.exit_code(), 0) << restarted.errors();
   }
@@ -204,9 +196,6 @@ class PrivilegedCopy {
 };
 
 enum class Means : std::uint8_t { user, group, capability };
-void PrintTo(Means means, std::ostream* out) {
-  *out << (means == Means::user ? "SetUserId" : means == Means::group ? "SetGroupId" : "FileCapability");
-}
 
 class RaisedPrivileges : public testing::TestWithParam<Means> {
  protected:
@@ -227,28 +216,30 @@ class RaisedPrivileges : public testing::TestWithParam<Means> {
   PrivilegedCopy copy_;
 };
 INSTANTIATE_TEST_SUITE_P(By, RaisedPrivileges, testing::Values(Means::user, Means::group, Means::capability),
-                         testing::PrintToStringParamName());
+                         [](const auto& test) {
+                           return test.param == Means::user    ? "SetUserId"
+                                  : test.param == Means::group ? "SetGroupId"
+                                                               : "FileCapability";
+                         });
 
-TEST_P(RaisedPrivileges, WriteNothingWhereTheUserSays) {
+TEST_P(RaisedPrivileges, WriteNothingWhereTheUserSaysAndTakeNoNamesOfDevices) {
   const std::string trace = copy_.folder().at("trace");
   const std::string profile = copy_.folder().at("profile");
   const std::string logs = copy_.folder().at("logs");
   CommandRun run = copy_.run_by_stranger([&] {
-    set_all({{"TRACE", trace}, {"PROFILE", profile}, {"LOG_DIR", logs}, {"TIMEOUT", "bad"}, {"RESERVE_BYTES", "bad"}});
+    ::unsetenv("SYNCRUN_NPROC_PER_NODE");  // or the contexts would be ignored in any program
+    set_all({{"TRACE", trace},
+             {"PROFILE", profile},
+             {"LOG_DIR", logs},
+             {"TIMEOUT", "bad"},
+             {"RESERVE_BYTES", "bad"},
+             {"CONTEXTS", "bad"}});
   });
   run.exit_code();
-  EXPECT_THAT(run.errors(), Not(HasSubstr("SYNCRUN_TIMEOUT"))) << "it is not even read";
+  for (const char* name : {"SYNCRUN_TIMEOUT", "SYNCRUN_CONTEXTS"})
+    EXPECT_THAT(run.errors(), Not(HasSubstr(name))) << "it is not even read";
   EXPECT_TRUE(run.nothing_remains());
   for (const auto& file : {trace, profile, logs}) EXPECT_FALSE(std::filesystem::exists(file)) << file;
-}
-
-TEST_P(RaisedPrivileges, TakeNoNamesOfDevicesFromTheUser) {
-  CommandRun run = copy_.run_by_stranger([] {
-    ::unsetenv("SYNCRUN_NPROC_PER_NODE");  // or the contexts would be ignored in any program
-    set_all({{"CONTEXTS", "bad"}});
-  });
-  run.exit_code();
-  EXPECT_THAT(run.errors(), Not(HasSubstr("SYNCRUN_CONTEXTS"))) << "it is not even read";
 }
 
 TEST_P(RaisedPrivileges, OfAUserOrGroupWorkWithWorkersAndOfAFileAreRefusedThem) {
@@ -278,10 +269,9 @@ TEST_P(RaisedPrivileges, DoNotObeyAStrangerWhoPlaysTheMaster) {
     }
     set_all({{"WORKER_RANK", "0"}, {"MASTER_PID", master}, {"SOCKET_FD", std::to_string(ends[1])}});
   });
-  EXPECT_EQ(run.exit_code(), 1);
+  run.expect_end(1);
   EXPECT_THAT(run.errors(), HasSubstr("a program with raised privileges (set-user-ID, set-group-ID, file capabilities) "
                                       "ignores SYNCRUN_WORKER_RANK"));
-  EXPECT_TRUE(run.nothing_remains());
 }
 
 }  // namespace

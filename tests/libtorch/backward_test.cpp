@@ -71,16 +71,8 @@ class Inner : public torch::autograd::Function<Inner> {
     return {torch::zeros_like(x), {}};
   }
 };
-class LibtorchBackward : public OnSharedWorkers {
+class LibtorchBackward : public models::OnSamples<23> {
  protected:
-  void SetUp() override {
-    at::set_num_threads(1);
-    OnSharedWorkers::SetUp();
-    samples_ = models::make_samples(23);
-  }
-  sr::Data<float, 2> x() { return session().data(samples_.x, sr::Shape{23, models::kInputs}); }
-  sr::Data<float, 1> y() { return session().data(samples_.y); }
-
   /// The error of a step with this loss. The parameters stay as they were.
   template <auto kLoss, BackwardOptions kOptions>
   sr::Error error_of() {
@@ -100,9 +92,6 @@ class LibtorchBackward : public OnSharedWorkers {
     }
     return {sr::ErrorKind::usage, ""};
   }
-
- private:
-  models::Samples samples_;
 };
 INSTANTIATE_ON_WORKERS(LibtorchBackward, 1, 3);
 

@@ -18,15 +18,8 @@ namespace nn = torch::nn;
 using Rows = sr::Scattered<const float, 2>;
 using Targets = sr::Scattered<const float, 1>;
 
-class LibtorchBadModel : public OnSharedWorkers {
+class LibtorchBadModel : public models::OnSamples<20> {
  protected:
-  void SetUp() override {
-    OnSharedWorkers::SetUp();
-    samples_ = models::make_samples(20);
-  }
-  sr::Data<float, 2> x() { return session().data(samples_.x, sr::Shape{20, models::kInputs}); }
-  sr::Data<float, 1> y() { return session().data(samples_.y); }
-
   /// Expects that a step with this loss fails with these words, and that the parameters stay as they were.
   template <auto kLoss, class Net = models::Mlp>
   void expect_refused(const char* words) {
@@ -48,9 +41,6 @@ class LibtorchBadModel : public OnSharedWorkers {
     const auto net = session().replicate<Replica<Net>>(7);
     EXPECT_ERROR(static_cast<void>(parameters(session(), net)), sr::ErrorKind::function, words);
   }
-
- private:
-  models::Samples samples_;
 };
 INSTANTIATE_ON_WORKERS(LibtorchBadModel, 1, 3);
 
@@ -61,17 +51,19 @@ torch::Tensor undefined_loss(models::Mlp&, Rows, Targets) { return {}; }
 torch::Tensor detached_loss(models::Mlp& net, Rows x, Targets y) { return models::mlp_loss(net, x, y).detach(); }
 torch::Tensor infinite_loss(models::Mlp& net, Rows x, Targets y) { return models::mlp_loss(net, x, y) / 0; }
 
-TEST_P(LibtorchBadModel, ALossIsOneNumber) {
+torch::Tensor loss_that_resets(models::Mlp& net, Rows x, Targets y) {
+  net.first->weight.mutable_grad() = torch::Tensor();
+  return models::mlp_loss(net, x, y);
+}
+
+TEST_P(LibtorchBadModel, ALossIsOneFiniteNumberThatDependsOnTheParameters) {
   expect_refused<loss_per_row>("], expected one number: the mean over the rows");
   expect_refused<undefined_loss>("the loss is an undefined tensor, expected one number");
-}
-TEST_P(LibtorchBadModel, ALossDependsOnTheParameters) {
   expect_refused<detached_loss>("the loss does not depend on a parameter, so it has no gradient");
-}
-TEST_P(LibtorchBadModel, ALossIsFinite) {
   expect_refused<infinite_loss>(
       "the loss is inf in training run 1 of this module, expected a finite number; all "
       "parameters are finite before this step");
+  expect_refused<loss_that_resets>("the gradient of parameter 'first.weight' was replaced during the backward pass");
 }
 TEST_P(LibtorchBadModel, TheFirstParameterThatIsNotFiniteIsNamed) {
   const auto net = session().replicate<Replica<models::Mlp>>(7);
@@ -85,14 +77,6 @@ TEST_P(LibtorchBadModel, TheFirstParameterThatIsNotFiniteIsNamed) {
 }
 
 // ---- gradients ----
-
-torch::Tensor loss_that_resets(models::Mlp& net, Rows x, Targets y) {
-  net.first->weight.mutable_grad() = torch::Tensor();
-  return models::mlp_loss(net, x, y);
-}
-TEST_P(LibtorchBadModel, AGradientIsNotReplaced) {
-  expect_refused<loss_that_resets>("the gradient of parameter 'first.weight' was replaced during the backward pass");
-}
 
 torch::Tensor loss_of_the_first_layer(models::Mlp& net, Rows x, Targets) { return net.first(tensor(x)).pow(2).mean(); }
 TEST_P(LibtorchBadModel, AnUnusedParameterHasTheGradientZero) {
@@ -157,16 +141,12 @@ struct SharedMemoryModel : nn::Module {
   }
   torch::Tensor first, second;
 };
-TEST_P(LibtorchBadModel, ParametersAreFloat32) {
+struct EmptyModel : nn::Module {};
+
+TEST_P(LibtorchBadModel, AModuleHasParametersOfFloat32WithMemoryOfTheirOwn) {
   expect_not_constructed<DoubleModel>(
       "parameter 'layer.weight' is Double [4, 3] on cpu, expected dense Float (float32) on the CPU");
-}
-TEST_P(LibtorchBadModel, TiedParametersAreOneTensor) {
   expect_not_constructed<SharedMemoryModel>("parameters 'first' and 'second' are two tensors with the same memory");
-}
-
-struct EmptyModel : nn::Module {};
-TEST_P(LibtorchBadModel, AModuleHasParameters) {
   const auto net = session().replicate<Replica<EmptyModel>>(7);
   EXPECT_ERROR(parameters(session(), net), sr::ErrorKind::usage,
                "the module has no parameter that requires a gradient");

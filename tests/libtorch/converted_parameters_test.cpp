@@ -62,18 +62,15 @@ class LibtorchConvertedParameters : public testing::Test {
   const torch::Tensor& vector() { return parameters_[2].tensor; }
 };
 
-TEST_F(LibtorchConvertedParameters, AreConvertedTogetherInAScope) {
-  in_scope([&] {
-    EXPECT_TRUE(are_together(matrix(), vector()));
-    EXPECT_TRUE(are_together(vector(), parameters_[5].tensor));
-  });
-  in_scope([&] { EXPECT_TRUE(are_together(matrix(), vector())) << "in the next scope too"; });
-  EXPECT_FALSE(are_together(matrix(), vector())) << "without a scope, values may change";
-}
-
-TEST_F(LibtorchConvertedParameters, HaveTheValuesOfTheirScope) {
+TEST_F(LibtorchConvertedParameters, AreConvertedTogetherInAScopeWithItsValuesAndTheOrderOfTheirMemory) {
   for (int i = 0; i < 3; ++i) {
-    in_scope([&] { get(matrix()); });  // compares the values
+    in_scope([&] {  // get() compares the values
+      EXPECT_TRUE(are_together(matrix(), vector()));
+      EXPECT_TRUE(are_together(vector(), parameters_[5].tensor));
+      EXPECT_TRUE(are_together(matrix(), matrix().t()));
+      EXPECT_TRUE(are_together(matrix(), matrix().slice(0, 2, 8, 2)));
+      EXPECT_TRUE(are_together(matrix(), vector().view({2, 2, 4}).transpose(0, 2)));
+    });
     memory_[5] += 1;
   }
   in_scope([&] {
@@ -82,6 +79,7 @@ TEST_F(LibtorchConvertedParameters, HaveTheValuesOfTheirScope) {
     converted_.bind(parameters_, memory_);
     get(matrix());
   });
+  EXPECT_FALSE(are_together(matrix(), vector())) << "without a scope, values may change";
 }
 
 TEST_F(LibtorchConvertedParameters, AreConvertedAnewIfForwardChangesThem) {
@@ -97,14 +95,6 @@ TEST_F(LibtorchConvertedParameters, AreConvertedAnewIfForwardChangesThem) {
   in_scope([&] { EXPECT_TRUE(are_together(matrix(), vector())); });
 }
 
-TEST_F(LibtorchConvertedParameters, KeepTheOrderOfTheirMemory) {
-  in_scope([&] {
-    EXPECT_TRUE(are_together(matrix(), matrix().t()));
-    EXPECT_TRUE(are_together(matrix(), matrix().slice(0, 2, 8, 2)));
-    EXPECT_TRUE(are_together(matrix(), vector().view({2, 2, 4}).transpose(0, 2)));
-  });
-}
-
 TEST_F(LibtorchConvertedParameters, LeaveOtherTensorsToLibtorch) {
   in_scope([&] {
     EXPECT_TRUE(are_together(matrix(), parameters_[3].tensor)) << "it begins at a multiple of 16 bytes";
@@ -114,33 +104,20 @@ TEST_F(LibtorchConvertedParameters, LeaveOtherTensorsToLibtorch) {
     const auto own = torch::ones({8}).to(torch::kBFloat16);
     EXPECT_EQ(get(own).data_ptr(), own.data_ptr());
   });
-}
-
-TEST_F(LibtorchConvertedParameters, AreThoseOfTheBoundModule) {
-  auto other_memory = memory_;
-  auto others = parameters_;
-  for (auto& each : others) {
-    each.tensor = torch::from_blob(other_memory.data() + each.offset, each.tensor.sizes(), torch::kFloat32);
-    each.tensor.requires_grad_();
-  }
-  in_scope([&] {
-    get(matrix());
-    converted_.bind(others, other_memory);
-    EXPECT_FALSE(are_together(matrix(), vector()));
-    EXPECT_TRUE(are_together(others[0].tensor, others[2].tensor));
-    converted_.unbind();
-    EXPECT_FALSE(are_together(others[0].tensor, others[2].tensor));
-  });
-}
-
-TEST_F(LibtorchConvertedParameters, OfLargeModulesAreConvertedOneByOne) {
+  // Those of another module, and of a large one.
   std::vector<float> memory(ConvertedParameters::kMostElements + 1);
-  converted_.bind(parameters_, memory);
   const auto first = torch::from_blob(memory.data(), {8}, torch::kFloat32);
   const auto next = torch::from_blob(memory.data() + 8, {8}, torch::kFloat32);
+  in_scope([&] {
+    get(matrix());
+    converted_.bind(parameters_, std::span(memory).first(ConvertedParameters::kMostElements));
+    EXPECT_FALSE(are_together(matrix(), vector()));
+    EXPECT_TRUE(are_together(first, next));
+    converted_.unbind();
+    EXPECT_FALSE(are_together(first, next));
+  });
+  converted_.bind(parameters_, memory);
   in_scope([&] { EXPECT_FALSE(are_together(first, next)); });
-  converted_.bind(parameters_, std::span(memory).first(ConvertedParameters::kMostElements));
-  in_scope([&] { EXPECT_TRUE(are_together(first, next)); });
 }
 
 }  // namespace converted_parameters

@@ -205,10 +205,6 @@ torch::Tensor killed_loss(models::Mlp& net, sr::Scattered<const float, 2> x, sr:
   });
   return loss;
 }
-torch::Tensor mixed_loss(models::Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
-  const models::lt::Autocast autocast(torch::kBFloat16);
-  return models::mean_square(net.forward(tensor(x)).to(torch::kFloat32), tensor(y));
-}
 
 class LibtorchMlpOnGpus : public models::SamplesOnGpus {};
 INSTANTIATE_ON_GPUS(LibtorchMlpOnGpus);
@@ -235,20 +231,6 @@ TEST_P(LibtorchMlpOnGpus, ARankThatIsKilledInTheBackwardPassIsNamed) {
   EXPECT_THAT(error.what(),
               testing::ContainsRegex("rank " + std::to_string(world_size() - 1) + " .*was lost.*SIGKILL"));
   end_session();
-}
-
-TEST_P(LibtorchMlpOnGpus, LearnInBfloat16) {
-  const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
-  const auto params = parameters(session(), net);
-  auto mixed = train_step<sr::Adam, mixed_loss>(session(), net, params);
-  const auto again = session().replicate<Replica<models::Mlp>>(kSeed);
-  const auto others = parameters(session(), again);
-  auto full = train_step<sr::Adam, models::mlp_loss>(session(), again, others);
-  for (int i = 0; i < 50; ++i) {
-    const double loss = mixed(x(), y(), {.learning_rate = 0.01});
-    const double expected = full(x(), y(), {.learning_rate = 0.01});
-    EXPECT_NEAR(loss / expected, 1, 0.05) << "step " << i;
-  }
 }
 
 /// Syncrun's layers. In a graph, the gradients of each are branches.

@@ -150,13 +150,6 @@ TEST_F(LibtorchLayerFunctions, MultiplyArraysOfAnyShape) {
   }
 }
 
-TEST_F(LibtorchLayerFunctions, MultiplyArraysThatAreNotContiguous) {
-  expect_equal(
-      {with_gradient({4, 3, 2}), with_gradient({4, 5}), with_gradient({5})},
-      [this](const Tensors& in) { return multiply(fake_, in[0].transpose(0, 2), in[1].t(), in[2]).transpose(0, 1); },
-      [](const Tensors& in) { return torch::linear(in[0].transpose(0, 2), in[1].t(), in[2]).transpose(0, 1); });
-}
-
 TEST_F(LibtorchLayerFunctions, ComputeOnlyTheGradientsThatAreWanted) {
   const auto x = with_gradient({3, 4});
   const auto weight = with_gradient({5, 4});
@@ -200,11 +193,21 @@ TEST_F(LibtorchLayerFunctions, NormalizeTheLastDimension) {
   EXPECT_EQ(fake_.gradients_of_x, 6) << "x is an input";
 }
 
-TEST_F(LibtorchLayerFunctions, NormalizeArraysThatAreNotContiguous) {
+TEST_F(LibtorchLayerFunctions, TakeArraysThatAreNotContiguous) {
+  expect_equal(
+      {with_gradient({4, 3, 2}), with_gradient({4, 5}), with_gradient({5})},
+      [this](const Tensors& in) { return multiply(fake_, in[0].transpose(0, 2), in[1].t(), in[2]).transpose(0, 1); },
+      [](const Tensors& in) { return torch::linear(in[0].transpose(0, 2), in[1].t(), in[2]).transpose(0, 1); });
   expect_equal(
       {with_gradient({4, 3}), with_gradient({8}), with_gradient({4})},
       [this](const Tensors& in) { return normalize(fake_, in[0].t(), in[1].slice(0, 0, 8, 2), in[2], 1e-5).t(); },
       [](const Tensors& in) { return torch::layer_norm(in[0].t(), {4}, in[1].slice(0, 0, 8, 2), in[2]).t(); });
+  expect_equal(
+      {with_gradient({3, 4}), with_gradient({4, 3}), with_gradient({4}), with_gradient({4})},
+      [this](const Tensors& in) {
+        return add_and_normalize(fake_, {in[0], in[1].t()}, in[2], in[3], 1e-5).norm;
+      },
+      [](const Tensors& in) { return torch::layer_norm(in[0] + in[1].t(), {4}, in[2], in[3]); });
 }
 
 /// Both results in one array, with different factors.
@@ -250,33 +253,6 @@ TEST_F(LibtorchLayerFunctions, AddAndNormalizeForOneOfTheResults) {
   EXPECT_EQ(fake_.gradients_of_x, 1) << "the sum needs no kernel";
   const auto without = torch::autograd::grad({own(inputs).sum.sum()}, {inputs[2]}, {}, false, false, true);
   EXPECT_FALSE(without[0].defined()) << "the sum does not depend on the weight";
-}
-
-TEST_F(LibtorchLayerFunctions, AddAndNormalizeLayerAfterLayer) {
-  const auto layers = [](const Tensors& in, auto&& add) {
-    auto x = in[0];
-    auto change = in[1].t();
-    for (int i = 0; i < 3; ++i) {
-      const auto [sum, norm] = add(x, change, in[2], in[3]);
-      x = sum;
-      change = torch::tanh(norm);
-    }
-    return x + change;
-  };
-  using torch::Tensor;
-  expect_equal(
-      {with_gradient({3, 4}), with_gradient({4, 3}), with_gradient({4}), with_gradient({4})},
-      [&](const Tensors& in) {
-        return layers(in, [this](const Tensor& x, const Tensor& change, const Tensor& weight, const Tensor& bias) {
-          return add_and_normalize(fake_, {x, change}, weight, bias, 1e-5);
-        });
-      },
-      [&](const Tensors& in) {
-        return layers(in, [](const Tensor& x, const Tensor& change, const Tensor& weight, const Tensor& bias) {
-          const auto sum = x + change;
-          return std::pair(sum, torch::layer_norm(sum, {4}, weight, bias));
-        });
-      });
 }
 
 TEST_F(LibtorchLayerFunctions, NoticeThatAKeptSumWasChanged) {
@@ -431,7 +407,7 @@ TEST_F(LibtorchLayerFunctions, LeaveOtherProductsToLibtorch) {
   EXPECT_FALSE(can_multiply(x.to(torch::kFloat64), weight, bias));
 }
 
-TEST_F(LibtorchLayerFunctions, LeaveOtherSumsToLibtorch) {
+TEST_F(LibtorchLayerFunctions, LeaveOtherSumsNormalizationsAndTablesToLibtorch) {
   const auto x = torch::ones({3, 4});
   EXPECT_TRUE(can_add(x, x));
   EXPECT_TRUE(can_add(x, x.to(torch::kBFloat16)));
@@ -440,10 +416,6 @@ TEST_F(LibtorchLayerFunctions, LeaveOtherSumsToLibtorch) {
   EXPECT_FALSE(can_add(x.to(torch::kFloat64), x));
   EXPECT_FALSE(can_add(x, x.to(torch::kHalf)));
   EXPECT_FALSE(can_add(x, x[0]));
-}
-
-TEST_F(LibtorchLayerFunctions, LeaveOtherNormalizationsAndTablesToLibtorch) {
-  const auto x = torch::ones({3, 4});
   const auto values = torch::ones({4});
   EXPECT_TRUE(can_normalize(x, values, {}));
   EXPECT_TRUE(can_normalize(x.to(torch::kBFloat16), values, values));

@@ -67,12 +67,8 @@ std::vector<double> train_serially(Net& net, torch::optim::Optimizer& optimizer,
   return losses;
 }
 
-class LibtorchLosses : public OnSharedWorkers {
+class LibtorchLosses : public models::OnSamples<40> {
  protected:
-  void SetUp() override {
-    at::set_num_threads(1);
-    OnSharedWorkers::SetUp();
-  }
   template <class Step, class Rule, class... Data>
   static std::vector<double> train(Step& step, const Rule& rule, const std::vector<std::vector<std::int64_t>>& batches,
                                    const Data&... data) {
@@ -174,32 +170,6 @@ TEST_P(LibtorchLosses, WithGroupsAndAClippedGradient) {
   }
 }
 
-TEST_P(LibtorchLosses, OfAnMlpAreThoseOfOneProcess) {
-  constexpr std::int64_t kRows = 50;
-  const auto samples = models::make_samples(kRows);
-  const auto batches = make_batches(kRows);
-
-  torch::manual_seed(kSeed);
-  models::Mlp alone;
-  torch::optim::SGD sgd(alone.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  const auto x = torch::tensor(samples.x).reshape({kRows, models::kInputs});
-  const auto y = torch::tensor(samples.y);
-  const auto serial =
-      train_serially<models::Mlp>(alone, sgd, batches, [&](models::Mlp& net, const torch::Tensor& rows) {
-        return models::mean_square(net.forward(x.index_select(0, rows)), y.index_select(0, rows));
-      });
-
-  const auto data_x = session().data(samples.x, sr::Shape{kRows, models::kInputs});
-  const auto data_y = session().data(samples.y);
-  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
-    const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
-    const auto params = parameters(session(), net);
-    auto step = models::lt::train_step<sr::Momentum, models::mlp_loss>(session(), net, params, {.form = form});
-    EXPECT_EQ(step.name(), "mlp_loss");
-    expect_same_losses(train(step, sr::Momentum{.learning_rate = 0.1}, batches, data_x, data_y), serial);
-  }
-}
-
 struct Numbers {
   sr::Avg<double> loss;
   sr::Sum<std::int64_t> positive;
@@ -218,22 +188,18 @@ Numbers numbers(models::Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered
 }
 
 TEST_P(LibtorchLosses, ComeWithOtherNumbers) {
-  constexpr std::int64_t kRows = 40;
-  const auto samples = models::make_samples(kRows);
-  const auto x = session().data(samples.x, sr::Shape{kRows, models::kInputs});
-  const auto y = session().data(samples.y);
   const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
   const auto params = parameters(session(), net);
 
   torch::manual_seed(kSeed);
   models::Mlp alone;
-  const auto output = alone.forward(torch::tensor(samples.x).reshape({kRows, models::kInputs}));
-  const double loss = models::mean_square(output, torch::tensor(samples.y)).item<double>();
+  const auto output = alone.forward(all_x());
+  const double loss = models::mean_square(output, all_y()).item<double>();
   const auto positive = output.gt(0).sum().item<std::int64_t>();
 
-  for (const auto& found : {evaluation<numbers>(session(), net, params)(x, y, {.slices = 2}),
-                            evaluation<loss_with_numbers>(session(), net, params)(x, y),
-                            models::lt::train_step<sr::Sgd, loss_with_numbers>(session(), net, params)(x, y, {})}) {
+  for (const auto& found : {evaluation<numbers>(session(), net, params)(x(), y(), {.slices = 2}),
+                            evaluation<loss_with_numbers>(session(), net, params)(x(), y()),
+                            models::lt::train_step<sr::Sgd, loss_with_numbers>(session(), net, params)(x(), y(), {})}) {
     EXPECT_NEAR(found.loss, loss, 1e-5 * loss);
     EXPECT_EQ(found.positive.value(), positive);
   }
@@ -245,17 +211,15 @@ torch::Tensor linear_loss(torch::nn::Linear& net, sr::Scattered<const float, 2> 
 }
 
 TEST_P(LibtorchLosses, OfAModuleHolder) {
-  const auto samples = models::make_samples(20);
-  const auto x = session().data(samples.x, sr::Shape{20, models::kInputs});
-  const auto y = session().data(samples.y);
   const auto net = session().replicate<Replica<torch::nn::Linear>>(kSeed, models::kInputs, 1);
   const auto params = parameters(session(), net, "weights");
   EXPECT_EQ(params.name(), "weights");
   EXPECT_EQ(params.shape(0)[0], models::kInputs + 1);
   auto step = models::lt::train_step<sr::Sgd, linear_loss>(session(), net, params);
-  const double first = step(x, y, {.learning_rate = 0.05});
+  EXPECT_EQ(step.name(), "linear_loss");
+  const double first = step(x(), y(), {.learning_rate = 0.05});
   double last = first;
-  for (int i = 0; i < 20; ++i) last = step(x, y, {.learning_rate = 0.05});
+  for (int i = 0; i < 20; ++i) last = step(x(), y(), {.learning_rate = 0.05});
   EXPECT_LT(last, first);
 }
 
@@ -270,14 +234,11 @@ torch::Tensor loss_with_an_empty_part(WithAnEmptyPart& net, sr::Scattered<const 
 }
 
 TEST_P(LibtorchLosses, OfAModuleWithAParameterWithoutElements) {
-  const auto samples = models::make_samples(20);
-  const auto x = session().data(samples.x, sr::Shape{20, models::kInputs});
-  const auto y = session().data(samples.y);
   const auto net = session().replicate<Replica<WithAnEmptyPart>>(kSeed);
   auto params = parameters(session(), net);
   auto step = models::lt::train_step<sr::Sgd, loss_with_an_empty_part>(session(), net, params);
-  const double first = step(x, y, {.learning_rate = 0.05});
-  EXPECT_LT(step(x, y, {.learning_rate = 0.05}), first);
+  const double first = step(x(), y(), {.learning_rate = 0.05});
+  EXPECT_LT(step(x(), y(), {.learning_rate = 0.05}), first);
 }
 
 /// Moves the parameters to memory of their own, as Module::to() does.
@@ -289,15 +250,12 @@ torch::Tensor loss_that_moves_the_parameters(models::Mlp& net, sr::Scattered<con
 }
 
 TEST_P(LibtorchLosses, OfAModuleWhoseParametersWereMovedAreThoseOfTheVariable) {
-  const auto samples = models::make_samples(20);
-  const auto x = session().data(samples.x, sr::Shape{20, models::kInputs});
-  const auto y = session().data(samples.y);
   const auto train = [&](auto make) {
     const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
     auto params = parameters(session(), net);
     auto step = make(net, params);
     std::vector<double> losses;
-    for (int i = 0; i < 5; ++i) losses.push_back(step(x, y, {.learning_rate = 0.05}));
+    for (int i = 0; i < 5; ++i) losses.push_back(step(x(), y(), {.learning_rate = 0.05}));
     return losses;
   };
   const auto moved = train([&](const auto& net, auto& params) {

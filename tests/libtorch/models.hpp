@@ -201,6 +201,23 @@ inline Samples make_samples(std::int64_t rows) {
   return samples;
 }
 
+/// Tests of modules that learn `kRows` samples, or compute with them in this process.
+template <std::int64_t kRows>
+class OnSamples : public OnSharedWorkers {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    OnSharedWorkers::SetUp();
+  }
+  sr::Data<float, 2> x() { return session().data(samples_.x, sr::Shape{kRows, kInputs}); }
+  sr::Data<float, 1> y() { return session().data(samples_.y); }
+  torch::Tensor all_x() const { return torch::tensor(samples_.x).reshape({kRows, kInputs}); }
+  torch::Tensor all_y() const { return torch::tensor(samples_.y); }
+
+ private:
+  const Samples samples_ = make_samples(kRows);
+};
+
 /// Rows for Transformer: sequences that a rule makes, with some noise.
 inline std::vector<std::uint8_t> make_tokens(std::int64_t rows) {
   std::mt19937 random(5);
@@ -218,7 +235,7 @@ inline std::vector<std::uint8_t> make_tokens(std::int64_t rows) {
 /// Whether errors of LibTorch can name a line of the program here.
 inline bool names_lines() {
 #if defined(SYNCRUN_HAVE_LIBDW)
-  return syncrun::detail::OptionalLibrary("libdw.so.1").has_all();
+  return syncrun::detail::code::OptionalLibrary("libdw.so.1").has_all();
 #else
   return false;
 #endif

@@ -136,7 +136,7 @@ TEST_P(LibtorchFile, OfSafetensorsHasTheNamesOfTheModule) {
   EXPECT_ERROR(static_cast<void>(saved.tensor("last.weight")), sr::ErrorKind::usage, "has no tensor 'last.weight'");
 }
 
-TEST_P(LibtorchFile, OfSafetensorsKeepsEveryType) {
+TEST_P(LibtorchFile, OfSafetensorsKeepsEveryTypeAndRefusesOthers) {
   std::vector<std::pair<std::string, torch::Tensor>> tensors;
   for (const auto type : {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kInt32, torch::kInt64,
                           torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64})
@@ -157,6 +157,11 @@ TEST_P(LibtorchFile, OfSafetensorsKeepsEveryType) {
   EXPECT_ERROR(save_safetensors(folder_ / "no", {{"z", torch::zeros({2})}, {"z", torch::zeros({2})}}),
                sr::ErrorKind::usage, "got 'z' twice");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "no"));
+  const std::string header = R"({"flags":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})";
+  write_text(folder_ / "flags", std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header +
+                                    std::string("\x01\x02"));
+  EXPECT_ERROR(static_cast<void>(Safetensors(folder_ / "flags").tensor("flags")), sr::ErrorKind::usage,
+               "expected bools of 0 or 1 in 'flags'");
 }
 
 sr::Sum<std::int64_t> sum_of_rows(sr::Scattered<const std::int16_t, 2> rows) {
@@ -166,8 +171,7 @@ sr::Sum<std::int64_t> sum_of_rows(sr::Scattered<const std::int16_t, 2> rows) {
 }
 
 TEST_P(LibtorchFile, OfSafetensorsIsMappedAsData) {
-  const TemporaryFolder folder;
-  const auto file = folder.path() / "data.safetensors";
+  const auto file = folder_ / "data.safetensors";
   const auto rows = torch::arange(20, torch::kInt16).reshape({10, 2});
   save_safetensors(file, {{"labels", torch::zeros({3}, torch::kInt64)}, {"rows", rows}});
   const auto data = models::lt::map_tensor<std::int16_t, 2>(session(), file, "rows");
@@ -184,16 +188,8 @@ TEST_P(LibtorchFile, OfSafetensorsIsMappedAsData) {
                "expected 'rows' with Int elements and 2 dimensions, found Short and 2");
   EXPECT_ERROR((models::lt::map_tensor<std::int16_t, 1>(session(), file, "rows")), sr::ErrorKind::usage,
                "1 dimensions, found Short and 2");
-  EXPECT_ERROR((models::lt::map_tensor<std::int16_t, 2>(session(), folder.path() / "none", "rows")),
-               sr::ErrorKind::system, "none");
-}
-
-TEST_P(LibtorchFile, WithABoolThatIsNeitherTrueNorFalseIsRefused) {
-  const std::string header = R"({"flags":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})";
-  write_text(folder_ / "flags", std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header +
-                                    std::string("\x01\x02"));
-  EXPECT_ERROR(static_cast<void>(Safetensors(folder_ / "flags").tensor("flags")), sr::ErrorKind::usage,
-               "expected bools of 0 or 1 in 'flags'");
+  EXPECT_ERROR((models::lt::map_tensor<std::int16_t, 2>(session(), folder_ / "none", "rows")), sr::ErrorKind::system,
+               "none");
 }
 
 TEST_P(LibtorchFile, OfAnotherFloatingPointTypeIsConverted) {

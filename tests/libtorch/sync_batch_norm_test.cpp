@@ -111,18 +111,8 @@ std::vector<std::vector<std::int64_t>> uneven_batches() {
   return batches;
 }
 
-class LibtorchSyncBatchNorm : public OnSharedWorkers {
+class LibtorchSyncBatchNorm : public models::OnSamples<kRows> {
  protected:
-  void SetUp() override {
-    at::set_num_threads(1);
-    OnSharedWorkers::SetUp();
-    samples_ = models::make_samples(kRows);
-  }
-  sr::Data<float, 2> x() { return session().data(samples_.x, sr::Shape{kRows, models::kInputs}); }
-  sr::Data<float, 1> y() { return session().data(samples_.y); }
-  torch::Tensor all_x() const { return torch::tensor(samples_.x).reshape({kRows, models::kInputs}); }
-  torch::Tensor all_y() const { return torch::tensor(samples_.y); }
-
   /// The losses of LibTorch's own module in this process.
   std::vector<double> train_alone(Alone& net) const {
     torch::optim::SGD sgd(net.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
@@ -147,9 +137,6 @@ class LibtorchSyncBatchNorm : public OnSharedWorkers {
       }
     }
   }
-
- private:
-  models::Samples samples_;
 };
 INSTANTIATE_ON_WORKERS(LibtorchSyncBatchNorm, 1, 3);
 

@@ -14,8 +14,8 @@
 
 namespace {
 
-using syncrun::detail::AppendBytes;
-using syncrun::detail::replace_file;
+using syncrun::detail::arrays::AppendBytes;
+using syncrun::detail::arrays::replace_file;
 using syncrun::libtorch::detail::FileBytes;
 
 std::string read(const std::filesystem::path& file) {

@@ -1,10 +1,10 @@
 // As if this library were built with CUDA, on a machine with GPUs.
 
-#include "launcher/devices/devices.hpp"
+#include "master/devices/devices.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::master::devices {
 
 bool cuda_is_built() noexcept { return true; }
 int visible_gpus() { return 2; }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::master::devices

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -90,13 +91,6 @@ TEST_P(MixedInputs, AreRightWithAnyNumberOfCallsElsewhereBetween) {
   }
 }
 
-TEST_P(MixedInputs, AreRightIfCallsTakeTheDevicesInTurn) {
-  for (const std::int64_t rows : kRowCounts) {
-    for (int i = 0; i < 12; ++i) start({device(i % 2)}, rows);
-    check();
-  }
-}
-
 TEST_P(MixedInputs, AreRightInStepsOnAllRanksWithAnEvaluationOnOneBetween) {
   for (const std::int64_t rows : kRowCounts) {
     for (int step = 0; step < 6; ++step) {
@@ -138,6 +132,22 @@ TEST(MixedSets, OfTwoGpusGetTheValuesOfEachOther) {
   v.set(0, std::vector<float>{5, 6, 7, 8});
   v.copy(0, 1);
   EXPECT_EQ(v.get(1)[3], 8);
+  session.close();
+}
+
+// ---- texts -----------------------------------------------------------------------------------------------------
+
+/// A GPU's body reads a text in host memory.
+TEST(MixedTexts, ArriveOnDevicesOfBothKinds) {
+  if (gpus() < 1) GTEST_SKIP() << "1 GPU wanted, none present";
+  sr::Session session({.devices = "cuda0,cpu0", .timeout = std::chrono::seconds(60)});
+  const auto f = session.function(
+      [](sr::CpuWorker&, std::string_view text) -> sr::Sum<std::int64_t> { return std::int64_t(text.size()); },
+      [](sr::CudaWorker&, std::string_view text) -> sr::Sum<std::int64_t> {
+        return text.find_first_not_of('t') == std::string_view::npos ? std::int64_t(text.size()) : -1;
+      });
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{1} << 20U})
+    EXPECT_EQ(f(std::string(bytes, 't')), 2 * static_cast<std::int64_t>(bytes));
   session.close();
 }
 

@@ -45,7 +45,11 @@ struct FirstRows {
   sr::Prod<T, 1> prod;
   sr::Min<T, 1> min;
   sr::Max<T, 1> max;
-  sr::Sum<T> of_last_column;  // on a GPU, a number in device memory
+  // The results of the last column. A body on a GPU gives these numbers in device memory.
+  sr::Sum<T> last_sum;
+  sr::Avg<T> last_avg;
+  sr::Min<T> last_min;
+  sr::Max<T> last_max;
 };
 template <class Worker, class T>
 FirstRows<T> first_rows(Worker& worker, sr::Scattered<const T, 2> x) {
@@ -55,23 +59,33 @@ FirstRows<T> first_rows(Worker& worker, sr::Scattered<const T, 2> x) {
                  .prod = {worker, shape},
                  .min = {worker, shape},
                  .max = {worker, shape},
-                 .of_last_column = {}};
+                 .last_sum = {},
+                 .last_avg = {},
+                 .last_min = {},
+                 .last_max = {}};
   const std::size_t bytes = static_cast<std::size_t>(x.shape(1)) * sizeof(T);
   for (T* const to : {r.sum.data(), r.avg.data(), r.prod.data(), r.min.data(), r.max.data()})
-    sr::detail::copy_values(worker.core(), to, x.data(), bytes);
+    sr::detail::copy_values(sr::detail::HandleAccess::command_loop(worker), to, x.data(), bytes);
   const T* const last = x.data() + x.shape(1) - 1;
-  if constexpr (std::is_same_v<Worker, sr::CudaWorker>) r.of_last_column = sr::Sum<T>::in_device_memory(last);
-  else r.of_last_column = *last;
+  const auto set = [last]<class Number>(Number& number) {
+    if constexpr (std::is_same_v<Worker, sr::CudaWorker>) number = Number::in_device_memory(last);
+    else number = *last;
+  };
+  set(r.last_sum);
+  set(r.last_avg);
+  set(r.last_min);
+  set(r.last_max);
   return r;
 }
 
 /// Updates with the first row of a slice.
 template <class Worker, class T>
 void update_with_first_row(Worker& worker, sr::Scattered<const T, 2> x, sr::Update<sr::op::sum, T, 1> sum,
-                           sr::Update<sr::op::avg, T, 1> avg, sr::Update<sr::op::max, T, 1> max) {
+                           sr::Update<sr::op::avg, T, 1> avg, sr::Update<sr::op::min, T, 1> min,
+                           sr::Update<sr::op::max, T, 1> max) {
   const std::size_t bytes = static_cast<std::size_t>(x.shape(1)) * sizeof(T);
-  for (T* const to : {sum.value().data(), avg.value().data(), max.value().data()})
-    sr::detail::copy_values(worker.core(), to, x.data(), bytes);
+  for (T* const to : {sum.value().data(), avg.value().data(), min.value().data(), max.value().data()})
+    sr::detail::copy_values(sr::detail::HandleAccess::command_loop(worker), to, x.data(), bytes);
 }
 
 /// The sum of the rows and of `y`, times a factor. A GPU computes for some milliseconds before it reads them.
@@ -97,8 +111,9 @@ template <class Worker>
 sr::Keep<float, 1> twice_kept(Worker& worker, sr::Local<const float, 1> x) {
   sr::Keep<float, 1> y(worker, x.shape());
   const std::size_t elements = x.span().size();
-  sr::detail::copy_values(worker.core(), y.data(), x.data(), elements * sizeof(float));
-  sr::detail::combine_values(worker.core(), sr::DType::float32, y.data(), x.data(), {1, 1}, elements);
+  sr::detail::copy_values(sr::detail::HandleAccess::command_loop(worker), y.data(), x.data(), elements * sizeof(float));
+  sr::detail::combine_values(sr::detail::HandleAccess::command_loop(worker), sr::DType::float32, y.data(), x.data(),
+                             {1, 1}, elements);
   return y;
 }
 
@@ -111,8 +126,8 @@ constexpr double kDescent = 0.2;
 template <class Worker>
 void descend(Worker& worker, sr::Local<float, 1> params, sr::Local<const float, 1> target, std::int64_t round) {
   for (std::int64_t step = 0; step <= round % 3; ++step) {
-    sr::detail::combine_values(worker.core(), sr::DType::float32, params.data(), target.data(),
-                               {1 - kDescent, kDescent}, params.span().size());
+    sr::detail::combine_values(sr::detail::HandleAccess::command_loop(worker), sr::DType::float32, params.data(),
+                               target.data(), {1 - kDescent, kDescent}, params.span().size());
   }
 }
 

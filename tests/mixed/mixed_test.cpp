@@ -74,12 +74,17 @@ class Mixed : public testing::TestWithParam<std::string> {
     for (int rank = 0; rank < world_size(); ++rank) v.set(rank, values_of(rank, count));
   }
   static std::vector<float> on(const sr::Shared<float, 1>& v, int rank) { return v.get(rank).to_vector(); }
-  template <class T>
-  static std::vector<T> part(const std::vector<T>& all, int rank, int ranks) {
+  /// The share of this rank of the elements.
+  std::vector<float> part(const std::vector<float>& all, int rank) {
     const auto count = static_cast<std::int64_t>(all.size());
-    const std::int64_t begin = count / ranks * rank + std::min<std::int64_t>(rank, count % ranks);
-    const std::int64_t length = count / ranks + (rank < count % ranks ? 1 : 0);
-    return {all.begin() + begin, all.begin() + begin + length};
+    const std::int64_t begin = count / world_size() * rank + std::min<std::int64_t>(rank, count % world_size());
+    return {all.begin() + begin, all.begin() + begin + count / world_size() + (rank < count % world_size() ? 1 : 0)};
+  }
+  /// Compares the copies with `expected(rank)`.
+  template <class Expected>
+  void expect_copies(const sr::Shared<float, 1>& v, Expected&& expected) {
+    for (int rank = 0; rank < world_size(); ++rank)
+      EXPECT_TRUE(on(v, rank) == expected(rank)) << v.name() << ' ' << rank;
   }
 
   std::unique_ptr<sr::Session> session_;
@@ -115,25 +120,6 @@ constexpr std::size_t kLengths[] = {4, 1'001, 300'003};
 
 // ---- calls ----------------------------------------------------------------------------------------------------
 
-TEST_P(Mixed, CallsRunTheBodyOfEachKindAndAveragesAreExact) {
-  const auto f = session().function(statistics_on_cpu, statistics_on_gpu);
-  for (const std::size_t rows : {1, 2, 7, 1'000}) {
-    const auto values = counting(rows);
-    const auto x = session().data(values);
-    const Statistics alone = f.on_rank(cpu())(x);
-    for (const std::int64_t slices : {std::int64_t{1}, std::min(static_cast<std::int64_t>(rows), std::int64_t{3})}) {
-      const Statistics together = f(x, {.slices = slices});
-      EXPECT_EQ(together.sum, alone.sum);
-      EXPECT_DOUBLE_EQ(together.mean, alone.mean);
-      EXPECT_EQ(together.rows.to_vector(), alone.rows.to_vector());
-    }
-    const Statistics on_gpu = f.on_rank(gpu())(x);
-    EXPECT_EQ(on_gpu.sum, alone.sum);
-    const Statistics chosen = f(x, {.batch = std::vector<int>(5, static_cast<int>(rows) - 1)});
-    EXPECT_DOUBLE_EQ(chosen.mean, static_cast<double>(rows));
-  }
-}
-
 TEST_P(Mixed, OutputsOfAnySizeAreReduced) {
   const auto f = session().function(arrays_on_cpu, arrays_on_gpu);
   const auto x = session().data(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9, 20});
@@ -146,27 +132,9 @@ TEST_P(Mixed, OutputsOfAnySizeAreReduced) {
       ASSERT_EQ(all.most[i], world_size() - 1) << i;
     }
     EXPECT_EQ(f.on_rank(gpu())(x, size).most[0], gpu());
-  }
-}
-
-TEST_P(Mixed, CallsOfFewRowsLeaveOutRanks) {
-  const auto f = session().function(arrays_on_cpu, arrays_on_gpu);
-  const auto x = session().data(std::vector<float>{4});
-  for (const std::int64_t size : {3, 100'000}) {
-    const Arrays one = f(x, size);
-    EXPECT_EQ(one.mean[2], 6);
+    const Arrays one = f(x, size, {.batch = 1});
+    EXPECT_EQ(one.mean[2], 3);
     EXPECT_EQ(one.most[2], 0) << "rank 0 has the only row";
-  }
-}
-
-TEST_P(Mixed, UpdatesAreCommittedOnAllRanks) {
-  auto v = session().shared<float, 1>("v");
-  v.broadcast(std::vector<float>{10, 20});
-  const auto x = session().data(std::vector<float>(12, 1));
-  session().function(add_sum_on_cpu, add_sum_on_gpu)(x, v);
-  const auto own = static_cast<float>(12 / world_size());
-  for (int rank = 0; rank < world_size(); ++rank) {
-    EXPECT_EQ(on(v, rank), (std::vector<float>{10 + own, 20 + own})) << rank;
   }
 }
 
@@ -185,57 +153,37 @@ TEST_P(Mixed, AMissingBodyIsRefusedBeforeAnythingMoves) {
 
 // ---- collectives of a body --------------------------------------------------------------------------------------
 
-TEST_P(Mixed, CommReducesOnAllRanks) {
-  const auto f = session().function(collect<sr::CpuWorker>, collect<sr::CudaWorker>);
-  for (const std::size_t length : kLengths) {
-    auto v = variable("v" + std::to_string(length), length);
-    auto all = variable("all" + std::to_string(length), length);
-    f(v, all, Operation::all_reduce, 0);
-    for (int rank = 0; rank < world_size(); ++rank) EXPECT_TRUE(on(v, rank) == sum_of_all(length)) << length;
-    for (int root = 0; root < world_size(); ++root) {
-      fill(v, length);
-      f(v, all, Operation::reduce, root);
-      EXPECT_TRUE(on(v, root) == sum_of_all(length)) << length;
-    }
-    fill(v, length);
-    f(v, all, Operation::reduce_scatter, 0);
-    for (int rank = 0; rank < world_size(); ++rank) {
-      const auto expected = part(sum_of_all(length), rank, world_size());
-      std::size_t begin = 0;
-      for (int before = 0; before < rank; ++before) begin += part(sum_of_all(length), before, world_size()).size();
-      const auto got = on(v, rank);
-      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), got.begin() + static_cast<std::ptrdiff_t>(begin)));
-    }
-  }
-}
-
-TEST_P(Mixed, CommMovesValues) {
+TEST_P(Mixed, CommReducesAndMovesValues) {
   const auto f = session().function(collect<sr::CpuWorker>, collect<sr::CudaWorker>);
   const int n = world_size();
   for (const std::size_t length : kLengths) {
     auto v = variable("v" + std::to_string(length), length);
     auto all = variable("all" + std::to_string(length), length);
-    std::vector<float> joined;
-    std::size_t begin = 0;
+    const auto sum = sum_of_all(length);
+    std::vector<float> joined;  // the shares of all ranks
     for (int rank = 0; rank < n; ++rank) {
-      const auto own = values_of(rank, length);
-      const std::size_t count = part(own, rank, n).size();
-      joined.insert(joined.end(), own.begin() + static_cast<std::ptrdiff_t>(begin),
-                    own.begin() + static_cast<std::ptrdiff_t>(begin + count));
-      begin += count;
+      for (const float value : part(values_of(rank, length), rank)) joined.push_back(value);
     }
-    f(v, all, Operation::all_gather, 0);
-    for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(all, rank) == joined) << length;
-    for (int root = 0; root < n; ++root) {
-      fill(all, length);
-      f(v, all, Operation::gather_and_scatter, root);
-      EXPECT_TRUE(on(all, root) == joined) << length;
-      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(rank, length)) << length;
-    }
-    for (int root = 0; root < n; ++root) {
+    const auto own = [&](int rank) { return values_of(rank, length); };
+    const auto run = [&](Operation operation, int root = 0) {
       fill(v, length);
-      f(v, all, Operation::broadcast, root);
-      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(root, length)) << length;
+      fill(all, length);
+      f(v, all, operation, root);
+    };
+    run(Operation::all_reduce);
+    expect_copies(v, [&](int) { return sum; });
+    run(Operation::reduce_scatter);
+    for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(part(on(v, rank), rank) == part(sum, rank)) << length;
+    run(Operation::all_gather);
+    expect_copies(all, [&](int) { return joined; });
+    for (int root = 0; root < n; ++root) {
+      run(Operation::reduce, root);
+      EXPECT_TRUE(on(v, root) == sum) << length;
+      run(Operation::gather_and_scatter, root);
+      EXPECT_TRUE(on(all, root) == joined) << length;
+      expect_copies(v, own);
+      run(Operation::broadcast, root);
+      expect_copies(v, [&](int) { return own(root); });
     }
   }
 }
@@ -261,52 +209,41 @@ TEST_P(Mixed, ReplayableBodiesWithACommRunWithoutAGraph) {
 
 // ---- collectives of the master ------------------------------------------------------------------------------------
 
-TEST_P(Mixed, SharedVariablesAreReduced) {
-  const int n = world_size();
-  for (const auto route : {sr::Route::device, sr::Route::host}) {
-    const sr::CollectiveOptions options{.route = route};
-    for (const std::size_t length : kLengths) {
-      auto v = variable("v", length);
-      EXPECT_TRUE(v.reduce(sr::Reduction::sum, options).to_vector() == sum_of_all(length));
-      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(rank, length)) << "copies stay";
-      v.all_reduce(sr::Reduction::sum, options);
-      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == sum_of_all(length));
-      fill(v, length);
-      v.reduce(sr::Reduction::sum, n - 1, options);
-      EXPECT_TRUE(on(v, n - 1) == sum_of_all(length));
-      fill(v, length);
-      v.reduce_scatter(sr::Reduction::sum, options);
-      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == part(sum_of_all(length), rank, n));
-    }
-  }
-}
-
-TEST_P(Mixed, SharedVariablesAreMoved) {
+TEST_P(Mixed, SharedVariablesAreReducedMovedAndCopied) {
   const int n = world_size();
   for (const std::size_t length : kLengths) {
     auto v = variable("v", length);
+    const auto sum = sum_of_all(length);
+    const auto own = [&](int rank) { return values_of(rank, length); };
+    for (const auto route : {sr::Route::device, sr::Route::host}) {
+      const sr::CollectiveOptions options{.route = route};
+      fill(v, length);
+      EXPECT_TRUE(v.reduce(sr::Reduction::sum, options).to_vector() == sum);
+      expect_copies(v, own);
+      v.all_reduce(sr::Reduction::sum, options);
+      expect_copies(v, [&](int) { return sum; });
+      fill(v, length);
+      v.reduce(sr::Reduction::sum, n - 1, options);
+      EXPECT_TRUE(on(v, n - 1) == sum);
+      fill(v, length);
+      v.reduce_scatter(sr::Reduction::sum, options);
+      expect_copies(v, [&](int rank) { return part(sum, rank); });
+    }
+    fill(v, length);
     std::vector<float> joined;
     for (int rank = 0; rank < n; ++rank) {
-      for (const float value : values_of(rank, length)) joined.push_back(value);
+      for (const float value : own(rank)) joined.push_back(value);
     }
     v.all_gather();
-    for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == joined);
-    for (int root = 0; root < n; ++root) {
-      fill(v, length);
-      v.broadcast(root);
-      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(root, length));
-    }
-  }
-}
-
-TEST_P(Mixed, SharedVariablesAreCopiedBetweenKinds) {
-  const int n = world_size();
-  for (const std::size_t length : kLengths) {
+    expect_copies(v, [&](int) { return joined; });
     for (int from = 0; from < n; ++from) {
+      fill(v, length);
+      v.broadcast(from);
+      expect_copies(v, [&](int) { return own(from); });
       for (int to = 0; to < n; ++to) {
-        auto v = variable("v", length);
+        fill(v, length);
         v.copy(from, to);
-        for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(rank == to ? from : rank, length));
+        expect_copies(v, [&](int rank) { return own(rank == to ? from : rank); });
       }
     }
   }
@@ -463,6 +400,7 @@ class MixedRounds : public Mixed {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Devices, MixedRounds, kLists, kNameOfList);
+INSTANTIATE_TEST_SUITE_P(Cpus, MixedRounds, testing::Values("cpu0", "cpu0,cpu1,cpu2"), kNameOfList);
 
 TEST_P(MixedRounds, OfElasticAveragingAreWhatASerialSimulationGives) {
   constexpr double kMoving = 0.3;

@@ -1,5 +1,5 @@
 // Results of many slices: sums of 16-bit types, and NaN. Each slice has one row at most. The tests compare with sums in
-// double. They require one GPU, which may be a fake one, or several.
+// double. They run on CPU devices, and on GPUs, which may be fake ones.
 
 #include <gtest/gtest.h>
 
@@ -78,7 +78,8 @@ class ResultsOfSlices : public testing::TestWithParam<std::string> {
     expect_column(r.prod.data(), columns, 256, "prod");
     expect_column(r.min.data(), columns, rows.shape()[0] == 1 ? 256 : 1, "min");
     expect_column(r.max.data(), columns, 256, "max");
-    EXPECT_TRUE(std::isnan(static_cast<float>(r.of_last_column.value())));
+    for (const T value : {r.last_sum.value(), r.last_avg.value(), r.last_min.value(), r.last_max.value()})
+      EXPECT_TRUE(std::isnan(static_cast<float>(value)));
   }
   template <class T>
   void check_numbers_and_updates(std::int64_t count) {
@@ -87,17 +88,23 @@ class ResultsOfSlices : public testing::TestWithParam<std::string> {
     values[1] = T(256.0F);  // no NaN
     const auto x = session_->data(values, rows.shape());
     const auto f = session_->function(first_rows<sr::CpuWorker, T>, first_rows<sr::CudaWorker, T>);
-    EXPECT_TRUE(is_close(f(x, {.slices = count}).of_last_column.value(), rows.sum()));
+    const auto r = f(x, {.slices = count});
+    EXPECT_TRUE(is_close(r.last_sum.value(), rows.sum()));
+    EXPECT_TRUE(is_close(r.last_avg.value(), rows.mean()));
+    EXPECT_EQ(static_cast<float>(r.last_min.value()), 1);
+    EXPECT_EQ(static_cast<float>(r.last_max.value()), 256);
     const auto with_nan = session_->data(rows.values(), rows.shape());
     const auto update =
         session_->function(update_with_first_row<sr::CpuWorker, T>, update_with_first_row<sr::CudaWorker, T>);
     for (int rank = 0; rank < session_->world_size(); ++rank) {
       auto sum = session_->shared("sum", std::vector<T>(2));
       auto avg = session_->shared("avg", std::vector<T>(2));
+      auto min = session_->shared("min", std::vector<T>(2));
       auto max = session_->shared("max", std::vector<T>(2));
-      update.on_rank(rank)(with_nan, sum, avg, max, {.slices = count});
+      update.on_rank(rank)(with_nan, sum, avg, min, max, {.slices = count});
       expect_column(sum.get(rank).data(), 2, rows.sum(), "an update by sum");
       expect_column(avg.get(rank).data(), 2, rows.mean(), "an update by avg");
+      expect_column(min.get(rank).data(), 2, 1, "an update by min");
       expect_column(max.get(rank).data(), 2, 256, "an update by max");
     }
   }
@@ -113,7 +120,8 @@ class ResultsOfSlices : public testing::TestWithParam<std::string> {
   std::unique_ptr<sr::Session> session_;
 };
 INSTANTIATE_TEST_SUITE_P(Devices, ResultsOfSlices,
-                         testing::Values("cuda0", "cuda0,cuda1", "cuda0,cpu0", "cpu0,cuda0,cpu1"),
+                         testing::Values("cpu0", "cpu0,cpu1,cpu2", "cuda0", "cuda0,cuda1", "cuda0,cpu0",
+                                         "cpu0,cuda0,cpu1"),
                          [](const testing::TestParamInfo<std::string>& list) {
                            std::string name = list.param;
                            std::replace(name.begin(), name.end(), ',', '_');

@@ -1,4 +1,4 @@
-// The copies of values on the workers of the model: worker/call/shared_variables.cpp, and WorkerCore::await_earlier.
+// The copies of values on the workers of the model: worker/call/shared_variables.cpp, and Inbox::await_earlier.
 
 #include "tests/model/protocol.hpp"
 #include "tests/model/steps.hpp"
@@ -16,7 +16,7 @@ constexpr bool waits_for_device(Byte pc) noexcept { return pc == body || pc == d
 
 // ---- waiting for other ranks --------------------------------------------------------------------------------------
 
-/// WorkerCore::has_lost_a_rank, for commands of one rank. A rank that reads this is not lost itself.
+/// Inbox::has_lost_a_rank, for commands of one rank. A rank that reads this is not lost itself.
 void Protocol::look_for_lost_ranks(State& state, int rank) const {
   const Byte id = state.workers[static_cast<std::size_t>(rank)].id;
   const bool has_lost_source = is_move(state, id) && (state.is_lost & bit(move_of(state, id).from)) != 0;
@@ -193,7 +193,7 @@ void Protocol::run_transfer(State& state, int rank) const {
   go(state.workers[index].process, move_end);
 }
 
-// ---- copies that start ahead: WorkerCore::look_ahead, start_move_ahead --------------------------------------------
+// ---- copies that start ahead: LookAhead::copy_inputs, start_move_ahead --------------------------------------------
 
 /// While a call runs, the copy of the next command may start, if that is a move from another rank. The code reads one
 /// word after another. All of this takes one step here, because a command that is done stays done, and does not fail any

@@ -1,4 +1,4 @@
-// The master of the model: launcher/calls/call_table.cpp, launcher/commands/command_runner.cpp.
+// The master of the model: master/calls/command_table.cpp, master/dispatch/command_dispatcher.cpp.
 
 #include <algorithm>
 
@@ -36,7 +36,8 @@ bool Protocol::is_free(const State& state, Byte slot) const noexcept {
   return true;
 }
 
-/// CallTable::blocker: the first command that is in the next place of the inbox of one of the ranks. 0 if there is none.
+/// As CommandTable::blocker: the earliest command in flight that occupies the next place in the inbox of one of these
+/// ranks. Returns 0 if all these places are free.
 Byte Protocol::blocker(const State& state, Byte ranks) const noexcept {
   if (is(Mistake::writes_into_a_full_inbox)) return 0;
   Byte first = 0;
@@ -51,7 +52,7 @@ Byte Protocol::blocker(const State& state, Byte ranks) const noexcept {
 
 bool Protocol::has_place(const State& state, Byte ranks) const noexcept { return blocker(state, ranks) == 0; }
 
-/// CommandRunner::await first waits for the commands on which this one depends.
+/// CommandDispatcher::await first waits for the commands on which this one depends.
 Byte Protocol::first_to_collect(const State& state, Byte id) noexcept {
   for (Byte earlier = 1; earlier < id; ++earlier) {
     const bool is_before = (state.dependencies[id] & bit(earlier)) != 0 && is_in_flight(state, earlier);
@@ -60,7 +61,7 @@ Byte Protocol::first_to_collect(const State& state, Byte id) noexcept {
   return id;
 }
 
-/// The call that CallTable::pass_on marks next, after `failed` has failed. 0 if all are marked.
+/// The call that CommandTable::pass_on marks next, after `failed` has failed. 0 if all are marked.
 Byte Protocol::next_to_mark(const State& state, Byte failed) const noexcept {
   for (Byte id = 1; id < state.next; ++id) {
     if (!is_in_flight(state, id) || (state.dependencies[id] & bit(failed)) == 0) continue;
@@ -89,7 +90,7 @@ void Protocol::step_master(const State& state, const Visit& visit) const {
   visit(next, step);
 }
 
-/// The program makes one more call, or waits for any call in flight. CommandRunner::await first waits for the calls on
+/// The program makes one more call, or waits for any call in flight. CommandDispatcher::await first waits for the calls on
 /// which that call depends, which is the same as if the program did so. If an inbox is full, the program can only wait.
 /// close() waits for all calls first.
 void Protocol::decide_next(const State& state, const Visit& visit) const {
@@ -169,7 +170,7 @@ void Protocol::take_master_step(State& state) const {
   }
 }
 
-// ---- CallTable::publish -------------------------------------------------------------------------------------------
+// ---- CommandTable::publish -------------------------------------------------------------------------------------------
 
 /// No rank knows yet that the slot has a new command. So the step also does what follows: the first entry of an inbox, or
 /// the announcement that the workers will end.
@@ -207,7 +208,7 @@ Byte Protocol::take_slot(State& state) const {
   return std::min<Byte>(free, kMostSlots - 1);
 }
 
-/// SystemCommands::depend_on, CallTable::depend_on. The program has seen all failures that the master knows about: if it
+/// SystemCommands::depend_on, CommandTable::depend_on. The program has seen all failures that the master knows about: if it
 /// had not, then a call that uses what a failed call writes would not be published at all.
 void Protocol::find_dependencies(State& state) const {
   const Byte id = state.next;
@@ -255,7 +256,7 @@ void Protocol::end_publishing(State& state) const {
   go(state.master, decide);
 }
 
-// ---- CommandRunner::await, collect; CallTable::release ------------------------------------------------------------
+// ---- CommandDispatcher::await, collect; CommandTable::release ------------------------------------------------------------
 
 void Protocol::await(const State& state, Step step, const Visit& visit) const {
   const Byte id = state.awaited;
@@ -332,7 +333,7 @@ void Protocol::find_result(State& state, Byte id) const {
          Property::copy_is_as_written);
 }
 
-/// One step of CallTable::pass_on.
+/// One step of CommandTable::pass_on.
 void Protocol::mark(State& state, Byte id, Byte failed) const {
   if (!is(Mistake::fails_no_dependents)) state.inherited[id] = state.results[failed];
   if (!is(Mistake::marks_no_dependents)) state.pool[state.slot_of[id]].spoiled = id;

@@ -1,4 +1,4 @@
-// The master: commands, their results, and what depends on them (launcher/calls).
+// The master: commands, their results, and what depends on them (master/calls).
 
 #include <algorithm>
 
@@ -48,7 +48,7 @@ bool Protocol::is_independent(const State& state, Byte id) const noexcept {
   return true;
 }
 
-/// CallTable::blocker: the credit of a rank is its places. The command that was last in the next place was collected.
+/// CommandTable::blocker: the credit of a rank is its places. The command that was last in the next place was collected.
 bool Protocol::has_place(const State& state, Byte id) const noexcept {
   for (int rank = 0; rank < ranks(); ++rank) {
     if (has_rank(id, rank) && !has_place_on(state, id, rank)) return false;
@@ -107,7 +107,7 @@ void Protocol::decide_next(const State& state, const Visit& visit) const {
   visit(next, {Step::Who::master, 0, decide, state.master.next});
 }
 
-/// CommandRunner::await, after its wait.
+/// CommandDispatcher::await, after its wait.
 void Protocol::await(State& state) const {
   const Byte id = state.master.awaited;
   state.master.awaited = 0;
@@ -156,7 +156,7 @@ void Protocol::go_on(State& state) const {
   }
 }
 
-// ---- CallTable::publish, RemoteNodes::publish ---------------------------------------------------------------------
+// ---- CommandTable::publish, RemoteNodes::publish ---------------------------------------------------------------------
 
 /// One step: only workers of the master's node see what the master writes before it sends the messages, and the other
 /// model has all of that.
@@ -197,7 +197,7 @@ void Protocol::find_dependencies(State& state, Byte id) const {
   }
 }
 
-// ---- CommandRunner::collect ---------------------------------------------------------------------------------------
+// ---- CommandDispatcher::collect ---------------------------------------------------------------------------------------
 
 /// One step: nobody else reads what the master writes here but workers of its own node.
 void Protocol::collect(State& state, Byte id) const {
@@ -237,7 +237,7 @@ void Protocol::find_result(State& state, Byte id) const {
   master.results[id] = has_failed ? kFailed : kOk;
 }
 
-/// CallTable::pass_on.
+/// CommandTable::pass_on.
 void Protocol::mark_dependents(State& state, Byte id) const {
   Master& master = state.master;
   for (Byte later = static_cast<Byte>(id + 1); later < master.next; ++later) {
@@ -249,7 +249,7 @@ void Protocol::mark_dependents(State& state, Byte id) const {
   }
 }
 
-/// CommandRunner::spoil_on_nodes: again for all that are in flight.
+/// CommandDispatcher::spoil_on_nodes: again for all that are in flight.
 void Protocol::send_spoils(State& state) const {
   for (Byte id = 1; id < state.master.next; ++id) {
     const Byte slot = state.master.slot_of[id];
@@ -264,7 +264,7 @@ void Protocol::send_spoils(State& state) const {
   }
 }
 
-/// CallTable::release, note_consumed.
+/// CommandTable::release, note_consumed.
 void Protocol::release(State& state, Byte id) const {
   state.master.collected |= bit(id);
   for (int rank = 0; rank < ranks(); ++rank) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // A session on several nodes, one step at a time. A step handles one message, or is one access to memory that processes
-// of a node share. docs/protocol.md names the code of every step.
+// of a node share. README.md names the code of every step.
 
 #include <array>
 #include <string>

@@ -137,7 +137,7 @@ void Protocol::take_done(State& state, const Message& message) const {
 
 // ---- losses -------------------------------------------------------------------------------------------------------
 
-/// note_loss (launcher/pool/worker_watcher.hpp).
+/// note_loss (master/pool/worker_watcher.hpp).
 void Protocol::note_loss(State& state, int rank) const {
   if (state.master.lost == 0) state.master.lost = static_cast<Byte>(rank + 1);
 }

@@ -21,7 +21,7 @@ inline constexpr int kMostMessages = 7;  // under way from one node to another
 
 constexpr Byte bit(int number) noexcept { return static_cast<Byte>(1U << static_cast<unsigned>(number)); }
 
-/// The messages of launcher/nodes/messages.hpp that change the state.
+/// The messages of master/nodes/messages.hpp that change the state.
 enum class Kind : Byte {
   none,
   open,

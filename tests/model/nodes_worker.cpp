@@ -55,7 +55,7 @@ void Protocol::finish(State& state, int rank) const {
   worker.pc = await_command;
 }
 
-/// WorkerCore::await_command, OutgoingMemory::collect, and the first part of depends_on_a_failure.
+/// Inbox::await_command, OutgoingMemory::collect, and the first part of depends_on_a_failure.
 void Protocol::begin_command(State& state, int rank) const {
   Rank& worker = rank_in(state, rank);
   const Entry entry = worker.inbox[static_cast<std::size_t>(worker.received % scenario_.places)];

@@ -1,7 +1,7 @@
 #pragma once
 
 // The call protocol, one atomic step at a time. A step is one access to shared memory, as the code does it, together
-// with what the process does in its own memory before the next access. docs/protocol.md names the code of every step.
+// with what the process does in its own memory before the next access. README.md names the code of every step.
 
 #include <array>
 #include <optional>

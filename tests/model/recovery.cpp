@@ -1,4 +1,4 @@
-// Lost workers are replaced: launcher/session/recovery.cpp, forget_copy in launcher/values/value_copies.cpp.
+// Lost workers are replaced: master/session/recovery.cpp, forget_copy in master/values/value_copies.cpp.
 
 #include "tests/model/protocol.hpp"
 #include "tests/model/steps.hpp"
@@ -83,7 +83,7 @@ Byte Protocol::first_whole_call(State& state) const {
   return 0;
 }
 
-/// CallTable::take_unfinished. Returns the commands that fail with the loss.
+/// CommandTable::take_unfinished. Returns the commands that fail with the loss.
 Byte Protocol::take_unfinished(State& state) const {
   Byte unfinished = 0;
   for (Byte id = 1; id < state.next; ++id) {

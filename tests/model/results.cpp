@@ -30,7 +30,7 @@ void Protocol::check_result(State& state, Byte id, Byte result) const {
 }
 
 /// A call may commit before a call fails on which it depends, if that one has a rank that is not in this call (see
-/// docs/protocol.md).
+/// README.md).
 void Protocol::check_commits(State& state, Byte id, bool is_ok) const {
   // A rank that fails after its vote may have committed or not. The other ranks do not depend on that.
   const Byte late = state.failed_late[id];

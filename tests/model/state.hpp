@@ -62,16 +62,16 @@ struct Entry {
 struct Worker {
   Process process;
   Life life;
-  Byte id;        // WorkerCore::current_: the command that it executes, or the last one while it waits
+  Byte id;        // Inbox::current_: the command that it executes, or the last one while it waits
   Byte slot;      // the slot of that command, while it executes it
-  Byte received;  // WorkerCore::received_
+  Byte received;  // Inbox::received_
   Byte step;      // Meetings::step_
   Byte begun;     // Meetings::begun_
   Byte last;      // Meetings::last_command_
   Byte readers;   // Meetings::readers_
   Byte known;     // the word that it has loaded first
   Byte seen;      // the word that it has loaded next
-  Byte ahead;     // CudaDevice::copied_ahead_: the move whose copy it has started ahead, or 0
+  Byte ahead;     // CudaPeers::copied_ahead_: the move whose copy it has started ahead, or 0
   Byte is_late;   // 1: it fails after its vote
   Byte
       skips;  // 1: it does not run the command, because one on which the command depends has failed; 2: it leaves the collectives before it waits for votes

@@ -1,4 +1,4 @@
-// What the master of the model knows of values: launcher/api/call_values.cpp, launcher/values/value_copies.cpp.
+// What the master of the model knows of values: master/api/call_values.cpp, master/values/value_copies.cpp.
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-// A worker of the model: worker/serve/worker_core.cpp, and Meetings::leave.
+// A worker of the model: CommandLoop and Inbox (worker/loop/), and Meetings::leave.
 
 #include "tests/model/protocol.hpp"
 #include "tests/model/steps.hpp"
@@ -125,7 +125,7 @@ void Protocol::begin_dependencies(State& state, int rank) const {
   go(worker.process, begins_with_spoiled ? load_spoiled : load_failed);
 }
 
-/// WorkerCore::depends_on_a_failure. The slot of a dependency may contain another command by now.
+/// Inbox::depends_on_a_failure. The slot of a dependency may contain another command by now.
 void Protocol::check_dependencies(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
@@ -266,7 +266,7 @@ void Protocol::leave_or_finish(State& state, int rank) const {
   go(worker.process, has_met(state, worker.id) && !has_left ? leave_steps : store_done);
 }
 
-/// Meetings::leave, and the end of WorkerCore::finish.
+/// Meetings::leave, and the end of CommandLoop::finish.
 void Protocol::finish(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;

@@ -1,16 +1,14 @@
-#include "tests/nodes/checkpoints.hpp"
-
 #include <sys/resource.h>
 
 #include <csignal>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <numeric>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "tests/nodes/require.hpp"
+#include "tests/nodes/actions.hpp"
 
 namespace syncrun::test {
 
@@ -18,12 +16,9 @@ namespace {
 
 constexpr std::int64_t kWidth = 3;
 
-/// Says something, and waits until the test says that the program may go on.
 void announce(const char* what) {
-  std::fprintf(stderr, "%s\n", what);
-  std::fflush(stderr);
-  std::string line;
-  std::getline(std::cin, line);
+  say(what);
+  await_line();
 }
 
 template <class T>
@@ -53,8 +48,8 @@ constexpr std::int64_t kFlags = 101;
 /// How many rows of its own a rank has.
 std::int64_t own_rows(int rank) { return 2 * (rank % 4); }
 
-}  // namespace
-
+/// Saves replicated and scattered variables, and values, which all contain `number`. The largest array has about
+/// `megabytes` MiB. Announces when everything is ready to be saved, and when it was saved.
 void save_numbers(Session& session, const std::string& folder, int number, int megabytes) {
   const std::int64_t row_count = (std::int64_t{megabytes} << 20U) / (kWidth * 4) + 7;
   const auto params = session.shared("params", counted<double>(5, number));
@@ -82,11 +77,7 @@ void save_numbers(Session& session, const std::string& folder, int number, int m
   announce("saved");
 }
 
-void save_numbers_with_limit(Session& session, const std::string& folder, int number, int megabytes) {
-  session.function(limit_files, "limit_files").on_rank(session.world_size() - 1)(std::int64_t{100'000});
-  save_numbers(session, folder, number, megabytes);
-}
-
+/// Loads them in the same way. Prints the number.
 void load_numbers(Session& session, const std::string& folder) {
   const Checkpoint checkpoint(folder);
   const int number = checkpoint.value<int>("number");
@@ -119,6 +110,24 @@ void load_numbers(Session& session, const std::string& folder) {
     own_values.insert(own_values.end(), static_cast<std::size_t>(own_rows(rank)), rank + number);
   require(own.gather().to_vector() == own_values, "rows in other numbers");
   std::printf("as expected: number %d\n", number);
+}
+
+}  // namespace
+
+bool run_checkpoints(Session& session, const std::string& action, const Words& words) {
+  if (action == "save") {
+    save_numbers(session, words.at(0), std::stoi(words.at(1)), std::stoi(words.at(2)));
+  } else if (action == "save-limited") {  // the last rank cannot write large files
+    session.function(limit_files, "limit_files").on_rank(session.world_size() - 1)(std::int64_t{100'000});
+    save_numbers(session, words.at(0), std::stoi(words.at(1)), std::stoi(words.at(2)));
+  } else if (action == "save-again") {  // until something ends the job
+    for (int save = 1;; ++save) save_numbers(session, words.at(0), save, std::stoi(words.at(1)));
+  } else if (action == "load") {
+    load_numbers(session, words.at(0));
+  } else {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace syncrun::test

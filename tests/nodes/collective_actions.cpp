@@ -1,5 +1,3 @@
-#include "tests/nodes/collective_actions.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -10,6 +8,8 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include "tests/nodes/actions.hpp"
 
 namespace sr = syncrun;
 
@@ -186,21 +186,21 @@ void reduce_for(sr::Comm& comm, double seconds) {
 
 }  // namespace
 
-bool run_collectives(sr::Session& session, const std::string& action, double number) {
+bool sr::test::run_collectives(Session& session, const std::string& action, const Words& words) {
   if (action == "collectives") {
     each_size(session);
     weigh_rows(session);
   } else if (action == "fail-collectives") {
-    fail_in_each_way(session, static_cast<int>(number));
+    fail_in_each_way(session, std::stoi(words.at(0)));
   } else if (action == "late") {
-    session.function(come_late, "come_late")(static_cast<int>(number));
+    session.function(come_late, "come_late")(std::stoi(words.at(0)));
   } else if (action == "meanwhile") {
     work_meanwhile(session);
   } else if (action == "reduce") {
     const auto f = session.function(reduce_for, "reduce_for");
     f(0.0);
-    std::fprintf(stderr, "in the collectives\n");
-    f(number);
+    say("in the collectives");
+    f(std::stod(words.at(0)));
   } else {
     return false;
   }

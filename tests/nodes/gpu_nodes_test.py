@@ -106,9 +106,6 @@ class FakeGpus(unittest.TestCase):
     def cut_link(self):
         self.hosts.set_link("n2", "down")
 
-    def test_a_link_that_dies_while_gpus_compute_is_named(self):
-        self.strike("reduce", "all ranks reduce", self.cut_link, SILENT_NODE_1, VERDICT_LIMIT_S)
-
     def test_losses_are_named_while_ranks_wait_for_a_late_one(self):
         lost = r"rank 1 \(.*\) was lost in call 'reduce_gpu'.*killed by SIGKILL"
         for blow, pattern, limit in ((lambda: self.kill("n1", 2), lost, 1), (lambda: self.kill("n2", 0), AGENT_OF_NODE_1, VERDICT_LIMIT_S),

@@ -18,15 +18,14 @@
 #include <thread>
 #include <vector>
 
+#include "tests/nodes/actions.hpp"
+
 namespace node_test {
 namespace {
 
 namespace sr = syncrun;
 using sr::Shape;
-
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error("not as expected: " + what);
-}
+using sr::test::require;
 
 /// 1 + 2 + ... + count.
 float sum_to(int count) { return static_cast<float>(count * (count + 1) / 2); }
@@ -458,8 +457,6 @@ int program(sr::Session& session, int argc, char** argv) {
   Checks checks(session);
   if (action == "die") {
     checks.die(std::stoi(argv[3]));
-  } else if (action == "reduce") {
-    checks.strike(Blow::none);
   } else if (action == "late") {
     checks.wait_for_the_last(Blow::none);
   } else if (action == "late-and-freeze") {

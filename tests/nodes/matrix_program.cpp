@@ -25,10 +25,10 @@ namespace {
 
 namespace sr = syncrun;
 
-// Rows of 1 MiB, and results of as many bytes from each rank. The test makes the network slow, so that they take seconds.
+// Rows of 1 MiB, and a result of 32 MiB from each node. The test makes the network slow, so that they take seconds.
 constexpr std::int64_t kRowElements = 1 << 17;
 constexpr std::int64_t kRows = 96;
-constexpr std::int64_t kResultElements = 1 << 21;
+constexpr std::int64_t kResultElements = 1 << 22;
 // The arrays of collectives. The nodes exchange them in many blocks.
 constexpr std::int64_t kReducedElements = 1 << 20;
 constexpr int kHeldRank = 2;

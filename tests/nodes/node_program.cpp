@@ -17,16 +17,14 @@
 #include <thread>
 #include <vector>
 
-#include "tests/nodes/checkpoints.hpp"
-#include "tests/nodes/collective_actions.hpp"
-#include "tests/nodes/producers.hpp"
-#include "tests/nodes/respawns.hpp"
-#include "tests/nodes/shared_variables.hpp"
-#include "tests/nodes/values.hpp"
+#include "tests/nodes/actions.hpp"
 
 namespace {
 
 namespace sr = syncrun;
+using sr::test::await_line;
+using sr::test::require;
+using sr::test::say;
 
 sr::Gather<std::int64_t, 1> places(sr::CpuWorker& worker) {
   const std::vector<std::int64_t> place{worker.rank() * 100 + worker.node() * 10 + worker.local_rank()};
@@ -66,17 +64,6 @@ void abort_on(sr::CpuWorker& worker, int rank) {
   std::abort();
 }
 
-void announce(const char* what) {
-  std::fprintf(stderr, "%s\n", what);
-  std::fflush(stderr);
-}
-
-/// Waits until the test says that the program may go on.
-void await_line() {
-  std::string line;
-  std::getline(std::cin, line);
-}
-
 class Counter {
  public:
   explicit Counter(std::int64_t start) : count_(start) {}
@@ -86,10 +73,6 @@ class Counter {
   std::int64_t count_;
 };
 
-void require(bool holds, const char* what) {
-  if (!holds) throw std::runtime_error(std::string("not as expected: ") + what);
-}
-
 /// What `sums` returns for these rows, computed here.
 double serial_sum(const std::vector<double>& x, std::int64_t width, const std::vector<std::int64_t>& rows) {
   double sum = 0;
@@ -98,6 +81,67 @@ double serial_sum(const std::vector<double>& x, std::int64_t width, const std::v
       sum += x[static_cast<std::size_t>(row * width + column)] * static_cast<double>(column + 1);
   }
   return sum;
+}
+
+struct Large {
+  sr::Sum<float, 1> sum;
+  sr::Avg<double, 1> mean;
+  sr::Max<std::int32_t, 1> max;
+};
+
+/// Element i of a row is the first number of the row, plus i % 7. `longer_on` is a rank whose arrays are longer, or -1.
+Large large(sr::CpuWorker& worker, sr::Scattered<const double, 2> x, int longer_on) {
+  const std::int64_t elements = (1 << 15) + (worker.rank() == longer_on ? 1 : 0);
+  std::vector<float> sum;
+  std::vector<double> mean;
+  std::vector<std::int32_t> max;
+  double first = 0, largest = 0;
+  for (std::int64_t row = 0; row < x.rows(); ++row) {
+    first += x(row, 0);
+    largest = std::max(largest, x(row, 0));
+  }
+  const auto rows = static_cast<double>(x.rows());
+  for (std::int64_t i = 0; i < elements; ++i) {
+    const auto more = static_cast<double>(i % 7);
+    sum.push_back(static_cast<float>(first + rows * more));
+    mean.push_back(first / rows + more);
+    max.push_back(static_cast<std::int32_t>(largest + more));
+  }
+  return {.sum = {sum, sr::Shape{elements}}, .mean = {mean, sr::Shape{elements}}, .max = {max, sr::Shape{elements}}};
+}
+
+/// The workers of each node reduce large outputs, and the master combines what the nodes have.
+void reduce_large_outputs(sr::Session& session) {
+  const auto f = session.function(large, "large");
+  for (const std::int64_t rows : {4, 7, 100}) {  // with 4, some ranks have none
+    std::vector<double> values(static_cast<std::size_t>(rows));
+    std::iota(values.begin(), values.end(), 0.0);
+    const auto x = session.data(values, sr::Shape{rows, 1}, "x");
+    const auto all = static_cast<double>(rows * (rows - 1)) / 2;
+    for (const int slices : {1, 2}) {
+      const Large result = f(x, -1, {.slices = slices});
+      const auto sum = result.sum.to_vector();
+      const auto mean = result.mean.to_vector();
+      const auto max = result.max.to_vector();
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        const auto more = static_cast<double>(i % 7);
+        const auto count = static_cast<double>(rows);
+        require(sum[i] == static_cast<float>(all + count * more), "the sum of large outputs");
+        require(std::abs(mean[i] - (all / count + more)) < 1e-12 * count, "the average of large outputs");
+        require(max[i] == static_cast<std::int32_t>(count - 1 + more), "the maximum of large outputs");
+      }
+    }
+    if (rows != 100) continue;
+    for (const int longer_on : {0, session.world_size() - 1}) {
+      std::string refused;
+      try {
+        f(x, longer_on);
+      } catch (const sr::Error& error) {
+        refused = error.what();
+      }
+      require(refused.find("has shape") != std::string::npos, "large outputs of two shapes are refused");
+    }
+  }
 }
 
 void calls(sr::Session& session) {
@@ -133,6 +177,14 @@ void calls(sr::Session& session) {
   const auto count = session.function(&Counter::count, counter, "count");
   count();
   require(count().value() == 12 * session.world_size(), "replicated objects");
+  const auto length = session.function([](std::string_view text) -> sr::Sum<std::int64_t> {
+    return {text.find_first_not_of('t') == std::string_view::npos ? static_cast<std::int64_t>(text.size()) : -1};
+  });
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{1} << 20U}) {
+    require(length(std::string(bytes, 't')).value() == static_cast<std::int64_t>(bytes) * session.world_size(),
+            "a text on every rank");
+  }
+  reduce_large_outputs(session);
   std::printf("as expected on %s\n",
               [&] {
                 std::string nodes;
@@ -195,7 +247,7 @@ void run_epochs(sr::Session& session) {
   const auto x = session.data(values, sr::Shape{kRows, kWidth}, "x");
   const auto f = session.function(means, "means");
   f(x, {.batch = std::vector<std::int64_t>{0, 1, 2, 3, 4, 5}});
-  announce("the epochs begin");
+  say("the epochs begin");
   await_line();
   std::vector<std::int64_t> order(kRows);
   std::iota(order.begin(), order.end(), 0);
@@ -207,7 +259,7 @@ void run_epochs(sr::Session& session) {
       require(f(x, {.batch = batch}).mean.value() == 1, "the average of a batch");
     }
   }
-  announce("the epochs are over");
+  say("the epochs are over");
   await_line();
 }
 
@@ -252,17 +304,17 @@ int program(sr::Session& session, int argc, char** argv) {
   else if (action == "fail") session.function(fail_on, "fail_on")(static_cast<int>(number));
   else if (action == "abort") session.function(abort_on, "abort_on")(static_cast<int>(number));
   else if (action == "body") {
-    announce("in the body");
+    say("in the body");
     session.function(sleep_for, "sleep_for")(number);
   } else if (action == "idle") {
     session.function(nothing, "nothing")();
-    announce("idle");
+    say("idle");
     std::this_thread::sleep_for(std::chrono::duration<double>(number));
     session.function(nothing, "nothing")();
   } else if (action == "stream") {  // one call after another
     const auto f = session.function(nothing, "nothing");
     f();
-    announce("streaming");
+    say("streaming");
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(number);
     while (std::chrono::steady_clock::now() < end) f();
   } else if (action == "map" || action == "map-raw") {  // the header of the .npy file has 128 bytes
@@ -276,38 +328,14 @@ int program(sr::Session& session, int argc, char** argv) {
     const auto x =
         session.data(std::vector<double>(static_cast<std::size_t>(rows) << 17U, 1), sr::Shape{rows, 1 << 17}, "x");
     std::printf("mean %g\n", session.function(means, "means")(x).mean.value());
-  } else if (action == "variables") {
-    sr::test::use_shared_variables(session);
-    std::printf("as expected\n");
-  } else if (action == "save") {
-    sr::test::save_numbers(session, argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
-  } else if (action == "save-limited") {
-    sr::test::save_numbers_with_limit(session, argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
-  } else if (action == "save-again") {  // until something ends the job
-    for (int save = 1;; ++save) sr::test::save_numbers(session, argv[2], save, std::atoi(argv[3]));
-  } else if (action == "load") {
-    sr::test::load_numbers(session, argv[2]);
-  } else if (action == "values") {
-    sr::test::use_values(session);
-    std::printf("as expected\n");
-  } else if (action == "too-much") {
-    sr::test::bring_too_much(session);
-  } else if (action == "await-value") {
-    sr::test::await_value(session, number);
-  } else if (action == "respawn") {
-    sr::test::lose_ranks_of_each_node(session);
-    std::printf("as expected\n");
-  } else if (action == "respawn-between") {
-    sr::test::lose_between_calls(session);
-    std::printf("as expected\n");
-  } else if (action == "respawn-go-on") {
-    sr::test::go_on_after_losses(session, number);
-    std::printf("as expected\n");
-  } else if (action == "respawn-in-vain") {
-    sr::test::lose_for_good(session, static_cast<int>(number), argv[3]);
-  } else if (!sr::test::run_producers(session, action, argv[2], argc > 3 ? argv[3] : nullptr) &&
-             !run_collectives(session, action, number)) {
-    throw std::invalid_argument("no such action: " + action);
+  } else {
+    namespace test = sr::test;
+    const test::Words words(argv + std::min(argc, 2), argv + argc);
+    if (!test::run_checkpoints(session, action, words) && !test::run_collectives(session, action, words) &&
+        !test::run_producers(session, action, words) && !test::run_respawns(session, action, words) &&
+        !test::use_shared_variables(session, action) && !test::use_values(session, action, words)) {
+      throw std::invalid_argument("no such action: " + action);
+    }
   }
   return 0;
 }

@@ -2,10 +2,12 @@
 """Tests of sessions on several hosts: starts, the engines' conventions, faults, bad input."""
 
 import argparse
+import json
 import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,9 @@ SKIP_CODE = 77
 VERDICT_LIMIT_S = 3.5
 END_LIMIT_S = 15
 BUSY_S = 15  # what limits get in addition, because other programs may use this machine; matrix.py measures without them
+# Of a file with 600 rows of 2 numbers.
+NPY_HEADER = b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (600, 2), }".ljust(117) + b"\n"
+ONE = struct.pack("<d", 1)
 options = None
 
 
@@ -75,6 +80,12 @@ class OnHosts(unittest.TestCase):
     def ours_on(self, name):
         return self.hosts.pids(name, options.program) + self.hosts.pids(name, options.syncrun)
 
+    def network_bytes(self, name):
+        """What a host has received and sent."""
+        lines = Path(f"/proc/{self.hosts.init[name]}/net/dev").read_text().splitlines()
+        fields = next(line for line in lines if "eth0:" in line).split()
+        return int(fields[1]), int(fields[9])
+
     def check_nothing_left(self, but=()):
         """No process of the program, and no file of shared memory."""
         end = time.monotonic() + END_LIMIT_S
@@ -122,11 +133,6 @@ class Starts(StartsOnHosts, OnHosts):
                 self.assertIn(line, job.text)
             self.check_nothing_left()
 
-    def test_a_program_without_a_session_ends(self):
-        for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["calls"], more=["--version"])
-            self.assertEqual(job.finish(), 0, job.text)
-
     def test_devices_can_be_chosen_by_node(self):
         for engine in self.for_each_engine(("openmpi",)):
             command = engine.command(self.hosts, 3, [options.syncrun, "--devices", "n1:cpu0,n3:cpu0,n3:cpu1,n2:cpu1",
@@ -136,18 +142,13 @@ class Starts(StartsOnHosts, OnHosts):
             self.assertIn("0 110 220 321", done.stdout)
 
     def test_files_are_mapped_on_every_node(self):
-        folder = Path(tempfile.mkdtemp(dir=self.hosts.folder))
-        file = folder / "x.npy"
-        header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (600, 2), }"
-        header += b" " * (118 - len(header) - 1) + b"\n"
-        values = b"\0\0\0\0\0\0\xf0\x3f" * 1200
-        file.write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + values)
+        file = Path(tempfile.mkdtemp(dir=self.hosts.folder)) / "x.npy"
+        file.write_bytes(NPY_HEADER + 1200 * ONE)
         for engine in self.for_each_engine(("openmpi",)):
             for action in ("map", "map-raw"):
                 job = self.job(engine, [action, file])
                 self.assertEqual(job.finish(), 0, job.text)
                 self.assertIn("sum 1200", job.text)
-
 
     def test_weights_divide_rows_among_all_ranks(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -157,28 +158,21 @@ class Starts(StartsOnHosts, OnHosts):
 
     def test_static_data_crosses_once_and_then_only_indices(self):
         data, epochs, batches, indices = 16 << 20, 10, 16, 8 * 4096
-        for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["epochs"], stdin=subprocess.PIPE)
+        for name in ("openmpi", "mpich"):
+            job = self.start("epochs", engine=name)
             job.await_line("the epochs begin")
-            before = {name: self.received_bytes(name) for name in self.hosts.names}
-            job.process.stdin.write("\n")
-            job.process.stdin.flush()
+            before = {host: self.network_bytes(host) for host in self.hosts.names}
+            self.go_on(job)
             job.await_line("the epochs are over")
             # Each node gets all indices of a batch. A message has a few hundred bytes besides. Packets have headers.
             most = 1.05 * data + epochs * (indices + batches * 2048)
-            for name in self.hosts.names[1:]:
-                got = self.received_bytes(name) - before[name]
-                print(f"  {engine.name}: {name} has received {got / data:.3f} of the data", flush=True)
+            for host in self.hosts.names[1:]:
+                got = self.network_bytes(host)[0] - before[host][0]
+                print(f"  {name}: {host} has received {got / data:.3f} of the data", flush=True)
                 self.assertLess(got, most)
                 self.assertGreater(got, 0.9 * data)
-            job.process.stdin.write("\n")
-            job.process.stdin.close()
+            self.go_on(job)
             self.assertEqual(job.finish(), 0, job.text)
-
-    def received_bytes(self, name):
-        """What has come over the network to a host."""
-        lines = Path(f"/proc/{self.hosts.init[name]}/net/dev").read_text().splitlines()
-        return int(next(line for line in lines if "eth0:" in line).split()[1])
 
 
 class Conventions(OnHosts):
@@ -207,18 +201,29 @@ class Conventions(OnHosts):
             self.assertEqual(job.finish(), 0, job.text)
             self.assertIn("input 10000", job.text)
 
-    def test_lines_of_workers_name_node_and_rank(self):
-        for engine in self.for_each_engine(("openmpi",)):
-            job = self.job(engine, ["abort", 3])
-            self.assertNotEqual(job.finish(), 0)
-            self.assertIn("[n2, rank 3] last words", job.text)
-
-    def test_each_node_writes_the_logs_of_its_ranks(self):
+    def test_lines_of_workers_name_node_and_rank_and_are_in_the_logs_of_each_node(self):
         for engine in self.for_each_engine(("openmpi",)):
             folder = tempfile.mkdtemp(dir=self.hosts.folder)
             job = self.job(engine, ["abort", 3], more=["--log-dir", folder])
-            job.finish()
+            self.assertNotEqual(job.finish(), 0)
+            self.assertIn("[n2, rank 3] last words", job.text)
             self.assertIn("last words", Path(folder, "rank3.log").read_text())
+
+    def test_the_options_of_output_hold_on_all_nodes(self):
+        stamp = r"(?m)^20\d\d-\d\d-\d\dT[\d:.]+Z "
+        for engine in self.for_each_engine(("openmpi",)):
+            folder = tempfile.mkdtemp(dir=self.hosts.folder)
+            more = ["--log-dir", folder, "--timestamps", "--no-tag", "--error-file", str(Path(folder, "error"))]
+            job = self.job(engine, ["abort", 3], more=more)
+            self.assertNotEqual(job.finish(), 0)
+            self.assertRegex(job.text, stamp + "last words")
+            error = json.loads(Path(folder, "error").read_text())
+            self.assertEqual([error["kind"], error["rank"], error["node"], error["device"]],
+                             ["worker_lost", 3, "n2", "cpu1"], error)
+            self.assertEqual(json.loads(Path(folder, "error.node1").read_text())["exit_code"], 1)
+            job = self.job(engine, ["abort", 3], more=[*more, "--redirect", "3"])
+            self.assertNotEqual(job.finish(), 0)
+            self.assertNotRegex(job.text, stamp + "last words")
 
     def test_sigterm_ends_the_job(self):
         for engine in self.for_each_engine():
@@ -286,6 +291,40 @@ class Collectives(OnHosts):
             self.assertRegex(job.text, r"rank 0 \(n1:cpu0, pid \d+\) is in phase collective")
             self.check_nothing_left()
 
+    def look(self, name, *words):
+        """The output of a subcommand of syncrun on a host."""
+        done = self.hosts.run(name, [options.syncrun, *words])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_top_and_stacks_show_the_ranks_of_all_nodes_on_the_first_one(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            job = self.job(engine, ["late", 3], more=["--timeout", "0"])
+            job.await_line("node 2")
+            late = r"   3     1 +\d+  cpu.? +function +come_late "
+            waits = r"   5     2 +\d+  cpu.? +collective +come_late "
+            end = time.monotonic() + RUN_LIMIT_S
+            while not (re.search(late, top := self.look("n1", "top", "--once", "--interval", "0.1")) and re.search(waits, top)):
+                self.assertLess(time.monotonic(), end, top)
+            self.assertNotIn("   1     0", self.look("n2", "top", "--once", "--interval", "0.1"))
+            stacks = self.look("n1", "stacks")
+            self.assertRegex(stacks, r"rank 0 \(cpu0, pid \d+\) is in phase collective, call 'come_late'")
+            self.assertRegex(stacks, r"rank 3 \(n2:cpu1, pid \d+\) is in phase function\n(    #.*\n)*    #\d+ come_late ")
+            self.assertEqual(len(re.findall("rank \\d", stacks)), 6, stacks)
+            self.assertEqual(len(re.findall("rank \\d", self.look("n2", "stacks"))), 2)
+
+    def test_a_wrapper_belongs_to_the_node_of_its_rank(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            job = self.job(engine, ["calls"], more=["--wrap", "1,4:env A=B"])
+            self.assertEqual(job.finish(), 0, job.text)
+            job = self.job(engine, ["calls"], more=["--wrap", "3:false"])
+            self.assertNotEqual(job.finish(), 0)
+            self.assertRegex(job.text, "rank 3 .*its wrapper 'false' exited with code 1 before the worker had begun")
+            job = self.job(engine, ["calls"], more=["--wrap", "3:no-such-tool"])
+            self.assertNotEqual(job.finish(), 0)
+            self.assertIn("node 1 (n2): --wrap (SYNCRUN_WRAP) '3:no-such-tool'", job.text)
+            self.check_nothing_left()
+
 
 class Values(ValuesOnHosts, OnHosts):
     """Arrays on the devices of all nodes."""
@@ -348,6 +387,18 @@ class Faults(RespawnsOnHosts, BreakingHosts):
         job, began = self.after("openmpi", "move", lambda: os.kill(self.worker_of("n3", 1), signal.SIGKILL))
         self.check_verdict(job, began, r"rank 5 \(n3:cpu1.*was lost.*SIGKILL", 1)
 
+    def test_link_between_two_agents_down(self):
+        """The master hears from both. Their ranks wait for each other, in a collective or for a Value."""
+        def part():
+            self.hosts.run("n2", ["ip", "route", "add", "blackhole", f"{hosts.NETWORK}.3/32"], check=True)
+
+        for engine in ("openmpi", "mpich"):
+            with self.subTest(engine=engine):
+                job, began = self.after(engine, "reduce", part)
+                self.check_verdict(job, began, r"nothing is heard from node [12] \(n[23]\) for 3\.7 s, but the master hears "
+                                   "from both: the network between them is down", 4)  # fmt: skip
+                self.hosts.run("n2", ["ip", "route", "del", "blackhole", f"{hosts.NETWORK}.3/32"], check=True)
+
     def test_agent_stopped_under_srun(self):
         if reason := engines.why_impossible(*engines.Srun.tools):
             self.skipTest(reason)
@@ -385,7 +436,6 @@ class BadInput(OnHosts):
             done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stderr, "cannot find each other.*--mpi=pmix")
-
 
     def test_restarts(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -468,7 +518,8 @@ class BadInput(OnHosts):
 
     def test_a_number_of_workers_that_contradicts_the_devices(self):
         for engine in self.for_each_engine(("openmpi",)):
-            self.refused(engine, r"--devices.*-n|-n.*--devices|--nproc-per-node", more=["--devices", "n1:cpu0,n2:cpu0"])
+            # Each node has a device in the list. One without would refuse the list for this reason, perhaps as the first.
+            self.refused(engine, "-n and --devices disagree: got -n 2 and 1 CPU device", more=["--devices", "n1:cpu0,n2:cpu0,n3:cpu0"])
 
     def test_a_start_outside_of_an_allocation(self):
         command = [options.syncrun, "--nodes", "3", "-n", "2", options.program, "calls"]
@@ -495,12 +546,9 @@ class BadInput(OnHosts):
 
     def test_a_file_that_differs_on_a_node(self):
         folder = Path("/dev/shm")  # each host has its own
-        header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (600, 2), }"
-        header += b" " * (118 - len(header) - 1) + b"\n"
         for number, name in enumerate(self.hosts.names):
-            values = (b"\0\0\0\0\0\0\xf0\x3f" if number < 2 else b"\0" * 8) * 1200
             source = self.hosts.folder / f"{name}.npy"
-            source.write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + values)
+            source.write_bytes(NPY_HEADER + 1200 * (ONE if number < 2 else bytes(8)))
             self.hosts.run(name, ["cp", source, folder / "x.npy"], check=True)
         for engine in self.for_each_engine(("openmpi",)):
             for action in ("map", "map-raw"):

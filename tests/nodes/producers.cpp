@@ -1,5 +1,3 @@
-#include "tests/nodes/producers.hpp"
-
 #include <unistd.h>
 
 #include <array>
@@ -7,13 +5,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
-#include "tests/nodes/require.hpp"
+#include "tests/nodes/actions.hpp"
 
 namespace syncrun::test {
 
@@ -34,16 +31,6 @@ std::string host_name() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   return name.data();
-}
-
-void say(const std::string& what) {
-  std::fprintf(stderr, "%s\n", what.c_str());
-  std::fflush(stderr);
-}
-
-void await_input() {
-  std::string line;
-  std::getline(std::cin, line);
 }
 
 void fill(const std::tuple<ArrayView<double, 2>, ArrayView<std::int64_t, 1>>& arrays, std::int64_t batch,
@@ -99,9 +86,10 @@ QueueOptions on_every_node(int capacity) {
   return {.capacity = capacity, .name = "reader", .places = ProducerPlaces::every_node};
 }
 
-}  // namespace
-
-void take_batches(Session& session, std::string_view places) {
+/// Takes all batches of a queue whose producers run on the first node ("first") or on every node ("every"), and prints
+/// what calls return for them. The results do not depend on where the producers and the ranks run. Waits for a line of
+/// input before the first batch and after the last one.
+void take_batches(Session& session, const std::string& places) {
   constexpr std::int64_t kBatches = 15;
   const auto f = session.function(look_at, "look_at");
   auto queue =
@@ -112,7 +100,7 @@ void take_batches(Session& session, std::string_view places) {
                         kBatches);
   require(queue.producer_pids().size() == kProducers, "the producers of this node");
   say("ready to take");
-  await_input();
+  await_line();
   std::int64_t number = 0;
   for (const Numbers& batch : queue) {
     const auto seen = f(batch.x, batch.row);
@@ -128,9 +116,11 @@ void take_batches(Session& session, std::string_view places) {
   require(number == kBatches, "the number of batches");
   std::fflush(stdout);
   say("taken");
-  await_input();
+  await_line();
 }
 
+/// Keeps batches, drops them in another order, writes to some, and reads rows that other ranks have. Then closes and drops
+/// queues in the middle.
 void use_batches_freely(Session& session) {
   constexpr std::int64_t kBatches = 40;
   const auto f = session.function(look_at, "look_at");
@@ -197,8 +187,6 @@ void use_batches_freely(Session& session) {
   require(idle.next().has_value(), "it ends with the session");
 }
 
-namespace {
-
 /// Rows of other nodes keep the values of an earlier batch, or are zero.
 void make_own_rows(Producer<Numbers>& out, std::int64_t batches) {
   for (std::int64_t batch = out.index(); batch < batches; batch += out.count()) {
@@ -227,8 +215,7 @@ std::string refusal_of(Use&& use) {
   return "";
 }
 
-}  // namespace
-
+/// Each node fills only the rows of its own ranks. Calls that divide them evenly read them. All else is refused.
 void share_batches(Session& session) {
   constexpr std::int64_t kBatches = 9;
   const bool is_shared = session.nodes().size() > 1;
@@ -271,8 +258,6 @@ void share_batches(Session& session) {
   require(number == kBatches, "the number of batches");
 }
 
-namespace {
-
 void make_like_no_other(Producer<Numbers>& out, const std::string& host, const std::string& how) {
   const bool is_it = host_name() == host && out.index() == 1;
   for (int batch = 0; batch < 5; ++batch) {
@@ -292,8 +277,7 @@ void make_like_no_other(Producer<Numbers>& out, const std::string& host, const s
   }
 }
 
-}  // namespace
-
+/// A producer on this host does something else than on the others. Prints the error, and that the session goes on.
 void break_one_node(Session& session, const std::string& host, const std::string& how) {
   const auto f = session.function(look_at, "look_at");
   auto queue =
@@ -311,9 +295,10 @@ void break_one_node(Session& session, const std::string& host, const std::string
   const auto row = session.data(std::vector<std::int64_t>{3}, Shape{1}, "row");
   require(f(x, row).rows.value() == 3, "the session goes on");
   say("the session goes on");
-  await_input();
+  await_line();
 }
 
+/// Closes a queue whose producer 1 does not end on this host. Prints the error.
 void close_in_vain(Session& session, const std::string& host) {
   auto options = on_every_node(2);
   options.grace = std::chrono::milliseconds(300);
@@ -333,14 +318,11 @@ void close_in_vain(Session& session, const std::string& host) {
   require(f(x, row).rows.value() == 0, "the session goes on");
 }
 
-namespace {
-
 void abort_as_rank(CpuWorker& worker, int rank) {
   if (worker.rank() == rank) std::abort();
 }
 
-}  // namespace
-
+/// Loses a worker of another node while its producers run, and goes on with the batch and with the next ones.
 void lose_a_worker_between_batches(Session& session) {
   constexpr std::int64_t kBatches = 12;
   const auto f = session.function(look_at, "look_at");
@@ -364,8 +346,6 @@ void lose_a_worker_between_batches(Session& session) {
   require(number == kBatches, "the number of batches");
 }
 
-namespace {
-
 void make_one(Producer<Numbers>& out, double seconds) {
   auto draft = out.next();
   if (!draft) return;
@@ -376,8 +356,7 @@ void make_one(Producer<Numbers>& out, double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-}  // namespace
-
+/// Waits for a batch that never comes, after it has said so. Prints the error.
 void await_no_batch(Session& session) {
   auto queue = session.producers(2, make_one, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(4), 60.0);
   require(queue.next() && queue.next(), "the first batches");
@@ -389,12 +368,14 @@ void await_no_batch(Session& session) {
   }
 }
 
-bool run_producers(Session& session, std::string_view action, const char* first, const char* second) {
-  if (action == "produce") take_batches(session, first);
+}  // namespace
+
+bool run_producers(Session& session, const std::string& action, const Words& words) {
+  if (action == "produce") take_batches(session, words.at(0));
   else if (action == "produce-freely") use_batches_freely(session);
   else if (action == "produce-shares") share_batches(session);
-  else if (action == "produce-unlike") break_one_node(session, first, second);
-  else if (action == "produce-hang") close_in_vain(session, first);
+  else if (action == "produce-unlike") break_one_node(session, words.at(0), words.at(1));
+  else if (action == "produce-hang") close_in_vain(session, words.at(0));
   else if (action == "respawn-produce") lose_a_worker_between_batches(session);
   else if (action == "produce-nothing") await_no_batch(session);
   else return false;

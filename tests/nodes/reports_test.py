@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of profiles and traces of sessions on several hosts."""
+"""Tests of profiles, traces and metrics of sessions on several hosts."""
 
 import json
 import re
@@ -36,8 +36,8 @@ class Profiles(OnHosts):
 
     def test_a_profile_has_the_durations_of_every_rank(self):
         for engine in self.for_each_engine():
-            table = self.folder / "table.txt"
-            job = self.job(engine, ["profile"], more=["--profile", table, "--trace", self.trace])
+            table, metrics = self.folder / "table.txt", self.folder / "metrics.prom"
+            job = self.job(engine, ["profile"], more=["--profile", table, "--trace", self.trace, "--metrics", metrics])
             self.assertEqual(job.finish(), 0, job.text)
             lines = self.profile(job)
             for rank in range(6):
@@ -55,6 +55,8 @@ class Profiles(OnHosts):
             self.assertGreaterEqual(whole, 50 * 0.97)
             for rank in range(6):
                 self.assertRegex(table.read_text(), rf"  rank {rank} +50 ")
+                for name, total in ("calls", 65 if rank == 5 else 55), ("collectives", 50), ("collective_bytes", 50 * 8):
+                    self.assertRegex(metrics.read_text(), rf'syncrun_{name}_total{{rank="{rank}",.*}} {total}\n')
             self.check_trace()
             self.check_nothing_left()
 

@@ -1,19 +1,16 @@
-#include "tests/nodes/respawns.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <iostream>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "tests/nodes/require.hpp"
+#include "tests/nodes/actions.hpp"
 
 namespace syncrun::test {
 
@@ -62,12 +59,6 @@ void half_write(CpuWorker& worker, Comm& comm, Local<double, 1> w, int rank) {
   w[0] = 7;
   if (worker.rank() == rank) std::raise(SIGKILL);
   comm.barrier();
-}
-
-void half_of(CpuWorker& worker, Scattered<const double, 1> x, int rank, Local<double, 1> weights,
-             Local<double, 1> gradient) {
-  if (worker.rank() == rank) std::raise(SIGKILL);
-  for (std::int64_t i = 0; i < weights.size(); ++i) gradient[i] = weights[i] / 2 * x(0);
 }
 
 Keep<double, 1> twice(CpuWorker& worker, Local<const double, 1> x) {
@@ -216,19 +207,6 @@ class Losses {
     check_usable();
   }
 
-  void train_on(int rank) {
-    auto weights = session_.shared<double, 1>("weights");
-    weights.broadcast(std::vector<double>{1, 2});
-    auto step = train_step<Momentum>(session_, half_of, weights);
-    const auto x = session_.data(std::vector<double>(at(ranks_), 1.0), Shape{ranks_}, "ones");
-    loss_of(rank, [&] { step(x, rank, {.learning_rate = 1}); });
-    weights.broadcast(std::vector<double>{1, 2});
-    for (auto& vector : step.state()) vector.broadcast(std::vector<double>{0, 0});
-    step(x, -1, {.learning_rate = 1});
-    for (int other = 0; other < ranks_; ++other)
-      require(copy_on(weights, other) == std::vector<double>{0.5, 1}, "a step after a loss");
-  }
-
   /// Calls that do not need the lost rank keep their results.
   void keep_other_calls(int rank) {
     const int other = (rank + 1) % ranks_;
@@ -271,13 +249,8 @@ class Losses {
   Data<double, 1> old_rows_{session_.data(std::vector<double>(100'000, 1), Shape{100'000}, "old")};
 };
 
-void await_line() {
-  std::string line;
-  std::getline(std::cin, line);
-}
-
-}  // namespace
-
+/// Ranks of each node are lost in each phase of a call, and twice. Checks what the new workers have, and what the program
+/// gets.
 void lose_ranks_of_each_node(Session& session) {
   Losses losses(session);
   losses.check_usable();
@@ -290,7 +263,6 @@ void lose_ranks_of_each_node(Session& session) {
     losses.lose_only_its_values(rank);
     losses.lose_the_source_of_a_move(rank);
     if (rank <= 1) losses.lose_the_destination_of_a_move(rank);
-    losses.train_on(rank);
     losses.keep_other_calls(rank);
     std::printf("rank %d was replaced\n", rank);
     std::fflush(stdout);
@@ -299,10 +271,11 @@ void lose_ranks_of_each_node(Session& session) {
   losses.lose_several({last - 1, last});
 }
 
+/// The same for a worker that the test kills between two calls. Waits until the test says that it has.
 void lose_between_calls(Session& session) {
   Losses losses(session);
   losses.check_usable();
-  std::fprintf(stderr, "between calls\n");
+  say("between calls");
   await_line();
   try {
     losses.check_usable();
@@ -314,6 +287,8 @@ void lose_between_calls(Session& session) {
   losses.check_usable();
 }
 
+/// Calls functions with collectives, updates and moves for so many seconds, and prints which ranks were replaced meanwhile.
+/// The test kills workers. At the end, all results have to be right.
 void go_on_after_losses(Session& session, double seconds) {
   const int ranks = session.world_size();
   auto w = session.shared<double, 1>("w");
@@ -323,7 +298,7 @@ void go_on_after_losses(Session& session, double seconds) {
   const auto read = session.function(sum_of, "total");
   const auto update = session.function(add_one, "add_one");
   const double sum = ranks * (ranks + 1) / 2 + ranks;
-  std::fprintf(stderr, "going on\n");
+  say("going on");
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   int calls = 0;
   while (std::chrono::steady_clock::now() < end) {
@@ -349,11 +324,24 @@ void go_on_after_losses(Session& session, double seconds) {
   std::printf("%d rounds\n", calls);
 }
 
+/// Loses this rank. The new worker cannot start, because workers end if the file `bad_start` exists.
 void lose_for_good(Session& session, int rank, const std::string& bad_start) {
   const auto f = session.function(lose, "lose");
   f(-1, Where::after_one);
   std::ofstream(bad_start) << "workers end\n";
   f(rank, Where::after_one);
+}
+
+}  // namespace
+
+bool run_respawns(Session& session, const std::string& action, const Words& words) {
+  if (action == "respawn") lose_ranks_of_each_node(session);
+  else if (action == "respawn-between") lose_between_calls(session);
+  else if (action == "respawn-go-on") go_on_after_losses(session, std::stod(words.at(0)));
+  else if (action == "respawn-in-vain") lose_for_good(session, std::stoi(words.at(0)), words.at(1));
+  else return false;
+  std::printf("as expected\n");
+  return true;
 }
 
 }  // namespace syncrun::test

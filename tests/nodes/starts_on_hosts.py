@@ -36,20 +36,27 @@ class StartsOnHosts:
             self.assertEqual(job.finish(), 0, job.text)
             check(job.text, warning)
 
-    def test_syncrun_finds_its_libraries_if_a_shell_has_found_it(self):
+    def test_dry_run_shows_the_nodes_also_if_a_shell_has_found_syncrun(self):
         path = f"PATH={Path(self.options.syncrun).parent}:{os.environ['PATH']}"
         for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["calls"], more=["--dry-run"], before=["env", path], syncrun="syncrun")
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
+            for how in ({}, {"before": ["env", path], "syncrun": "syncrun"}):
+                job = self.job(engine, ["calls"], more=["--dry-run"], **how)
+                self.assertEqual(job.finish(), 0, job.text)
+                self.assertRegex(job.text, r"nodes: 3, started by mpirun")
+                self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
+                self.assertIn("eth0 10.77.0.1", job.text)
 
-    def test_dry_run_shows_the_nodes(self):
+    def test_the_doctor_reports_each_node_and_the_ways_between_them(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["calls"], more=["--dry-run"])
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertRegex(job.text, r"nodes: 3, started by mpirun")
-            self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
-            self.assertIn("eth0 10.77.0.1", job.text)
+            done = self.hosts.run("n1", engine.command(self.hosts, 2, [self.options.syncrun, "doctor"]), timeout=RUN_LIMIT_S)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            for node in ("n1", "n2"):
+                self.assertRegex(done.stdout, rf"syncrun doctor on {node}: nothing is wrong")
+                self.assertRegex(done.stdout, rf"memory copy, all ranks on {node} +[0-9.]+ GB/s")
+            self.assertRegex(done.stdout, r"call of one rank on n2 +[0-9.]+ us")
+            self.assertRegex(done.stdout, r"values to one rank on n2 +[0-9.]+ GB/s")
+            self.assertRegex(done.stdout, r"all_reduce of 1 MiB +[0-9.]+ ms")
+            self.check_nothing_left()
 
     def test_ranks_of_all_nodes_are_measured(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):

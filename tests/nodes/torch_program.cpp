@@ -1,5 +1,5 @@
-// Models of LibTorch that train on several hosts: `train FOLDER FORM`, `resume FOLDER FORM`, `optimizer` and `together`. A
-// job does several of these, with a `+` between them, because each process that loads LibTorch computes for a second
+// Models of LibTorch that train on several hosts: `train FOLDER FORM`, `resume FOLDER FORM` and `together`. A job
+// does several of these, with a `+` between them, because each process that loads LibTorch computes for a second
 // first. The program prints its losses. torch_test.py compares them, and the saved files, with those of one host. `wrong`
 // and `lost` fail in the backward pass of the last rank.
 
@@ -20,7 +20,7 @@
 #include <syncrun/torch.hpp>
 #include <vector>
 
-#include "tests/nodes/require.hpp"
+#include "tests/nodes/actions.hpp"
 
 namespace sr = syncrun;
 namespace lt = syncrun::libtorch;
@@ -35,7 +35,7 @@ constexpr int kSteps = 10;
 constexpr int kSavedAt = 5;
 constexpr std::uint64_t kSeed = 7;
 
-/// With buffers, a frozen parameter and dropout. On one host and on several, a rank has the same rows and the same seed.
+/// With buffers and a frozen parameter. On one host and on several, a rank has the same rows and the same seed.
 struct Net : nn::Module {
   Net() : norm(kInputs), first(kInputs, kWidth), frozen(kWidth, kWidth), middle(kWidth, kWidth), last(kWidth, 1) {
     register_module("norm", norm);
@@ -57,10 +57,6 @@ struct Net : nn::Module {
 
 torch::Tensor loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
   return torch::mse_loss(net.forward(lt::tensor(x)), lt::tensor(y));
-}
-torch::Tensor loss_with_dropout(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
-  const auto kept = torch::dropout(lt::tensor(x), 0.2, net.is_training());
-  return torch::mse_loss(net.forward(kept), lt::tensor(y));
 }
 
 /// The mean and the variance of all ranks.
@@ -202,52 +198,6 @@ void resume(sr::Session& session, const std::filesystem::path& folder, sr::StepF
   train(step, samples, kSavedAt, kSteps);
 }
 
-/// A body of its own, with an optimizer of LibTorch.
-class Trainer {
- public:
-  Trainer() : net_((torch::manual_seed(kSeed), std::make_shared<Net>())), adam_(trained(*net_), 0.002) {}
-
-  sr::Avg<double> step(sr::CpuWorker& worker, sr::Comm& comm, sr::Scattered<const float, 2> x,
-                       sr::Scattered<const float, 1> y) {
-    const lt::Guard guard(worker);
-    return guard.run([&]() -> sr::Avg<double> {
-      adam_.zero_grad();
-      const auto value = loss(*net_, x, y);
-      value.backward();
-      lt::average(comm, *net_);
-      adam_.step();
-      return value.item<double>();
-    });
-  }
-
- private:
-  static std::vector<torch::Tensor> trained(const nn::Module& net) {
-    std::vector<torch::Tensor> trained;
-    for (const auto& each : net.parameters()) {
-      if (each.requires_grad()) trained.push_back(each);
-    }
-    return trained;
-  }
-
-  std::shared_ptr<Net> net_;
-  torch::optim::Adam adam_;
-};
-
-void train_with_an_optimizer(sr::Session& session) {
-  const Samples samples(session);
-  const auto trainer = session.replicate<Trainer>();
-  const auto step = session.function(&Trainer::step, trainer);
-  for (int i = 0; i < kSteps; ++i) {
-    const std::vector<std::int64_t> batch = batch_of(i);
-    std::printf("loss %d %.9g\n", i, static_cast<double>(step(samples.x, samples.y, {.batch = batch})));
-  }
-  // Dropout has the seeds of the ranks, which do not depend on their hosts.
-  const auto net = session.replicate<lt::Replica<Net>>(kSeed);
-  const auto params = lt::parameters(session, net);
-  auto dropping = lt::train_step<sr::Sgd, loss_with_dropout>(session, net, params);
-  train(dropping, samples, kSteps, 2 * kSteps);
-}
-
 void train_together(sr::Session& session) {
   const Samples samples(session);
   const auto net = session.replicate<lt::Replica<Together>>(kSeed);
@@ -275,12 +225,10 @@ void do_action(sr::Session& session, const std::vector<std::string>& words) {
   const std::size_t count = words.size();
   if (action == "train" && count == 3) train_and_save(session, words[1], form_of(words[2]));
   else if (action == "resume" && count == 3) resume(session, words[1], form_of(words[2]));
-  else if (action == "optimizer" && count == 1) train_with_an_optimizer(session);
   else if (action == "together" && count == 1) train_together(session);
   else if (action == "wrong" && count == 1) fail<wrong_loss>(session);
   else if (action == "lost" && count == 1) fail<lost_loss>(session);
-  else
-    throw std::invalid_argument("expected train FOLDER FORM, resume FOLDER FORM, optimizer, together, wrong or lost");
+  else throw std::invalid_argument("expected train FOLDER FORM, resume FOLDER FORM, together, wrong or lost");
   std::printf("as expected: %s\n", action.c_str());
 }
 

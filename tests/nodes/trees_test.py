@@ -50,16 +50,6 @@ class Trees(BreakingHosts):
             for action in ("variables", "values"):
                 self.assertIn("as expected", self.output_of(engine, [action], TREE, nodes=3))
 
-    def test_training_has_the_losses_of_a_star(self):
-        digits = nodes_test.options.digits
-        if not digits:
-            self.skipTest("the demo was not built")
-        for engine in self.for_each_engine(("openmpi",)):
-            runs = [self.output_of(engine, ["--epochs", "1"], shape, program=digits, workers=1) for shape in (TREE, STAR)]
-            losses = [re.findall(r"loss \S+  validation loss \S+|test accuracy.*", "\n".join(lines)) for lines in runs]
-            self.assertEqual(len(losses[0]), 2, runs[0])
-            self.assertEqual(losses[0], losses[1])
-
     def test_a_failure_below_a_relay_is_named(self):
         for engine in self.for_each_engine(("openmpi",)):
             job = self.job(engine, ["fail", 5])
@@ -88,8 +78,8 @@ class Trees(BreakingHosts):
             self.hosts.run("n2", ["ip", "route", "add", "blackhole", f"{hosts.NETWORK}.3/32"], check=True)
 
         job, began = self.after("openmpi", "stream", part)
-        self.check_verdict(job, began, r"nothing is heard from node [12] \(n[23]\), its neighbour in the tree of nodes, for "
-                           r"4\.0 s, but the master hears from both", LINK_LIMIT_S + 0.5)  # fmt: skip
+        self.check_verdict(job, began, r"nothing is heard from node [12] \(n[23]\) for 3\.7 s, "
+                           r"but the master hears from both", LINK_LIMIT_S + 0.5)  # fmt: skip
 
     def test_worker_killed_below_a_relay(self):
         for phase in ("body", "stream", "reduce"):

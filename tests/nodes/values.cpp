@@ -1,5 +1,3 @@
-#include "tests/nodes/values.hpp"
-
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -10,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/nodes/require.hpp"
+#include "tests/nodes/actions.hpp"
 
 namespace syncrun::test {
 
@@ -262,9 +260,8 @@ void check_at_random(Session& session, unsigned seed) {
   }
 }
 
-}  // namespace
-
-void use_values(Session& session) {
+/// Makes, moves, reads and writes values on the ranks of all nodes, and compares them with what one process computes.
+void use_everywhere(Session& session) {
   for (const std::int64_t length : kLengths) {
     check_moves(session, length);
     check_kept(session, length);
@@ -277,6 +274,7 @@ void use_values(Session& session) {
   for (unsigned seed = 1; seed <= 3; ++seed) check_at_random(session, seed);
 }
 
+/// Brings more values to the last rank than its node has memory for, while the rank is busy. Prints why calls have failed.
 void bring_too_much(Session& session) {
   constexpr std::int64_t kLength = 5 << 18;  // 10 MiB
   const auto last = session.device(session.world_size() - 1);
@@ -297,12 +295,24 @@ void bring_too_much(Session& session) {
   require(values.back().get().shape()[0] == kLength, "the value is still where it was");
 }
 
+/// Brings a value from rank 2, which makes it for so many seconds, to the last rank, and waits for it there. Says when
+/// the value is on its way.
 void await_value(Session& session, double seconds) {
   const auto x = session.function(make_slowly, "make_slowly").on(session.device(2))(seconds);
   const auto y = session.function(add, "add").on(session.device(session.world_size() - 1))(x, x);
-  std::fprintf(stderr, "the value is on its way\n");
-  std::fflush(stderr);
+  say("the value is on its way");
   std::printf("%g\n", y.get()(0));
+}
+
+}  // namespace
+
+bool use_values(Session& session, const std::string& action, const Words& words) {
+  if (action == "values") use_everywhere(session);
+  else if (action == "too-much") bring_too_much(session);
+  else if (action == "await-value") await_value(session, std::stod(words.at(0)));
+  else return false;
+  std::printf("as expected\n");
+  return true;
 }
 
 }  // namespace syncrun::test

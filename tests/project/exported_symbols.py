@@ -13,9 +13,9 @@ import sys
 
 # Symbols that another library looks up by name, by the file name of their library without its version.
 LISTED = {
-    "libsyncrun_cuda.so": {"syncrun_make_cuda_device"},
-    "libsyncrun_openmpi.so": {"syncrun_make_transport"},
-    "libsyncrun_mpich.so": {"syncrun_make_transport"},
+    "libsyncrun_cuda.so": {"syncrun_make_cuda_device", "syncrun_part_version"},
+    "libsyncrun_openmpi.so": {"syncrun_make_transport", "syncrun_part_version"},
+    "libsyncrun_mpich.so": {"syncrun_make_transport", "syncrun_part_version"},
 }
 OWN = re.compile(r"(?:(?:typeinfo|typeinfo name|vtable|VTT) for )?syncrun::")
 FOREIGN = re.compile(r"\b(?:spdlog|fmt|boost)::")

@@ -2,8 +2,8 @@
 """Checks the house rules: which folders may include which (see the table of folders in docs/design.md), and the form of
 files.
 
-usage: house_rules.py ROOT RULE    with RULE one of include_rules, floors, shared_headers, headers, unique_types, seam_headers,
-raw_handles, file_length, no_home_paths, plain_phrases, locale_free
+usage: house_rules.py ROOT RULE    with RULE one of include_rules, floors, shared_headers, headers, namespaces, interface_headers,
+raw_handles, file_length, no_home_paths, plain_phrases, locale_free, checked_locks
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
 
@@ -21,7 +21,7 @@ SOURCE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 PROSE_SUFFIXES = SOURCE_SUFFIXES | {".md", ".txt"}
 # They have the phrases on purpose.
 PHRASE_LISTS = {Path(f"tests/project/{name}.py") for name in ("plain_phrases", "commit_subjects_test", "house_rules_test")}
-FOLDERS = ["include", "common", "launcher", "worker", "libtorch", "demos", "tests", "bench", "scripts", "cmake", "docs", ".ci"]
+FOLDERS = ["include", "common", "master", "worker", "libtorch", "demos", "tests", "bench", "scripts", "cmake", "docs", ".ci"]
 MAX_LINES = 600
 
 # Rooms, and how the includes of each may begin. Only includes in quotes and <syncrun/...> count.
@@ -29,7 +29,7 @@ MAY_INCLUDE = {
     "include": ("syncrun/",),
     "include/syncrun/torch": ("syncrun/",),
     "common": ("syncrun/", "common/"),
-    "launcher": ("syncrun/", "common/", "launcher/"),
+    "master": ("syncrun/", "common/", "master/"),
     "worker": ("syncrun/", "common/", "worker/"),
     "libtorch": ("syncrun/", "common/", "libtorch/"),
     "libtorch/cuda": ("syncrun/", "common/", "libtorch/"),
@@ -41,12 +41,13 @@ MAY_INCLUDE = {
 # The folders of the library from bottom to top. A file includes only files of its own folder and of folders below it.
 FLOORS = (
     "common", "common/text", "common/os", "common/arrays", "common/protocol", "common/code",
-    "launcher/checkpoint", "launcher/records", "launcher/devices", "launcher/settings", "launcher/process",
-    "launcher/helpers", "launcher/profile", "launcher/pool", "launcher/queues", "launcher/calls", "launcher/failures",
-    "launcher/data", "launcher/values", "launcher/nodes", "launcher/nodes/mpi", "launcher/syncrun", "launcher/variables",
-    "launcher/commands", "launcher/session", "launcher/api",
-    "worker/place", "worker/helpers", "worker/comm", "worker/devices", "worker/devices/cpu", "worker/devices/cuda",
-    "worker/call", "worker/serve",
+    "master/checkpoint", "master/records", "master/devices", "master/process", "master/wrappers", "master/settings",
+    "master/helper_processes", "master/profile", "master/metrics", "master/pool", "master/queues", "master/calls",
+    "master/failures", "master/data", "master/values", "master/nodes", "master/nodes/mpi", "master/doctor",
+    "master/doctor/probe", "master/inspect", "master/report", "master/terminals", "master/command_line", "master/variables",
+    "master/dispatch", "master/session", "master/api",
+    "worker/process", "worker/helper_processes", "worker/comm", "worker/devices", "worker/devices/cpu", "worker/devices/cuda",
+    "worker/call", "worker/loop",
     "libtorch", "libtorch/cuda",
 )
 # Rooms that are within the folder of another room.
@@ -71,13 +72,15 @@ SHARED_HEADERS = (
     (re.compile(r"\b(TEST|TEST_[FP]|GTEST_SKIP)\(|\b(EXPECT|ASSERT)_[A-Z]|(?<!:)\btesting::"), ("gtest/", "gmock/")),
     (re.compile(r"\bsr::|\bsyncrun::(Session|Data|Shared|Error|run)\b"), ("syncrun/",)),
 )
-# A type that a header defines at the outermost level, where namespaces are not indented.
-TYPE = re.compile(r"^(?:class|struct|union|enum class|enum) (?:SYNCRUN_EXPORT\w* |alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
-# The types of these rooms share the namespace syncrun::detail and the library.
-TYPE_ROOMS = {"include", "include/syncrun/torch", "common", "launcher", "worker", "libtorch", "libtorch/cuda"}
+# A namespace that a file opens, and a type of another room that it declares.
+NAMESPACE = re.compile(r"^namespace ([\w:]+) \{")
+DECLARED_TYPE = re.compile(r"^(?:class|struct|enum class) \w+(?: : [\w:]+)?;$")
+ENVIRONMENT = "syncrun::detail::environment"  # the names of variables, for all rooms
+# The rooms of the library.
+TYPE_ROOMS = {"include", "include/syncrun/torch", "common", "master", "worker", "libtorch", "libtorch/cuda"}
 # The library functions that templates call are declared in these headers, and nowhere else.
-SEAM_HEADERS = {Path("include/syncrun/detail/master_seam.hpp"), Path("include/syncrun/detail/worker_seam.hpp"),
-                Path("include/syncrun/torch/torch_seam.hpp")}
+SEAM_HEADERS = {Path("include/syncrun/detail/master_interface.hpp"), Path("include/syncrun/detail/worker_interface.hpp"),
+                Path("include/syncrun/torch/torch_interface.hpp")}
 DETAIL_BEGIN = re.compile(r"^namespace (?:syncrun::)?detail \{")
 DETAIL_END = re.compile(r"^\}  // namespace (?:syncrun::)?detail\b")
 EXPORTED = re.compile(r"^(?:\[\[noreturn\]\] )?(?:class |struct )?SYNCRUN_EXPORT\b")
@@ -113,6 +116,10 @@ LOCALE_NUMBER = re.compile(
     r"\b(?:strto(?:d|f|ld)|sto(?:d|f|ld)|atof|setprecision|o(?:string)?stringstream|ofstream|setlocale)\b"
     r"|%[-+ #0-9.*]*[lL]?[aefgAEFG](?![a-zA-Z])"
 )
+# Clang checks the mutexes and locks of this header only.
+MUTEX_HEADER = Path("common/os/mutex.hpp")
+UNCHECKED_LOCK = re.compile(r"\bstd::(?:\w*mutex|lock_guard|unique_lock|scoped_lock|shared_lock)\b")
+MUTEX = re.compile(r"^\s*(?:mutable )?(?:[\w:]+::)?(?:Recursive)?Mutex (\w+);")
 HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
 
 
@@ -186,7 +193,7 @@ def floors(root: Path) -> Iterator[Violation]:
     """No folder of the library includes one that stands above it. So there is no cycle of folders."""
     for file in files(root, CPP_SUFFIXES):
         folder = file.parent.as_posix()
-        if file.parts[0] not in ("common", "launcher", "worker", "libtorch"):
+        if file.parts[0] not in ("common", "master", "worker", "libtorch"):
             continue
         if folder not in FLOORS:
             yield Violation(file, 1, f"{folder}/ is not in FLOORS (tests/project/house_rules.py), the list of folders from bottom to top")
@@ -233,19 +240,34 @@ def headers(root: Path) -> Iterator[Violation]:
             yield Violation(file, 1, "a header opens with a short paragraph (a // comment) saying what it is for")
 
 
-def unique_types(root: Path) -> Iterator[Violation]:
-    """If a library had two types of one name, the linker would take the inline functions of one of them for both."""
-    known: dict[str, Path] = {}
-    for file in files(root, HEADER_SUFFIXES):
-        if room_of(file) not in TYPE_ROOMS:
+def namespace_of(folder: str) -> str | None:
+    """The namespace of a room. master/api implements what include/ declares, so it shares the namespace of include/."""
+    names = {"master/api": [], "master/command_line": ["master", "command_line"]}.get(folder, folder.split("/"))
+    if folder not in FLOORS or folder.startswith("libtorch"):
+        return None
+    return "::".join(["syncrun", "detail", *(name for name in names if name != "common")])
+
+
+def namespaces(root: Path) -> Iterator[Violation]:
+    """A room has a namespace of its own, so that a name says where it comes from. Within it, there may be others. A source
+    may also define what the namespace around it declares: include/ does so. A file may declare types of other rooms."""
+    for file in files(root, CPP_SUFFIXES):
+        room = namespace_of(file.parent.as_posix())
+        if room is None:
             continue
+        inside = ""  # a block for another room, which only declares
         for number, line in enumerate(lines_of(root, file), 1):
-            found = TYPE.match(line)
-            if not found:
-                continue
-            first = known.setdefault(found.group(1), file)
-            if first != file:
-                yield Violation(file, number, f"{first} has a type {found.group(1)} as well: give one another name")
+            opened = NAMESPACE.match(line)
+            if opened:
+                name = f"syncrun::{opened[1]}" if opened[1].startswith("detail") else opened[1]
+                is_interface = f"{room}::".startswith(f"{name}::") and file.suffix not in HEADER_SUFFIXES
+                is_own = f"{name}::".startswith(f"{room}::") or name == "syncrun" or name == ENVIRONMENT
+                inside = "" if is_own or is_interface else name
+            elif inside and line and not DECLARED_TYPE.match(line) and not line.startswith("}  // namespace"):
+                yield Violation(file, number, f"{inside} is not the namespace of {file.parent}/: put it into {room}")
+                inside = ""
+            elif line.startswith("}  // namespace"):
+                inside = ""
 
 
 def declared_members(lines: list[str]) -> Iterator[tuple[int, str, str]]:
@@ -285,8 +307,8 @@ def declared_members(lines: list[str]) -> Iterator[tuple[int, str, str]]:
                 declaration = ""
 
 
-def seam_headers(root: Path) -> Iterator[Violation]:
-    """Untyped entry points are in the two seam headers, each with a docstring. The other headers have typed templates
+def interface_headers(root: Path) -> Iterator[Violation]:
+    """Untyped entry points are in the two interface headers, each with a docstring. The other headers have typed templates
     only."""
     for file in files(root, HEADER_SUFFIXES):
         if not file.is_relative_to("include"):
@@ -297,15 +319,15 @@ def seam_headers(root: Path) -> Iterator[Violation]:
             is_detail = (is_detail or DETAIL_BEGIN.match(line) is not None) and not DETAIL_END.match(line)
             if is_detail and EXPORTED.match(line):
                 if file not in SEAM_HEADERS:
-                    yield Violation(file, number, "an untyped entry point is declared in master_seam.hpp, worker_seam.hpp or torch_seam.hpp")
+                    yield Violation(file, number, "an untyped entry point is declared in master_interface.hpp, worker_interface.hpp or torch_interface.hpp")
                 elif not before.startswith("///"):
-                    yield Violation(file, number, "an entry point of the seam has a docstring (a /// comment)")
+                    yield Violation(file, number, "an entry point of the interface has a docstring (a /// comment)")
             before = line
         if file in SEAM_HEADERS:
             continue
         for number, access, declaration in declared_members(lines_of(root, file)):
             if access != "public" or UNTYPED.search(declaration):
-                yield Violation(file, number, "an untyped member is declared as a function, in a seam header")
+                yield Violation(file, number, "an untyped member is declared as a function, in an interface header")
 
 
 def data_members(text: str) -> Iterator[tuple[int, str]]:
@@ -372,6 +394,21 @@ def locale_free(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, f"'{found.group()}' follows the locale: use common/text/numbers.hpp, from_chars or to_chars")
 
 
+def checked_locks(root: Path) -> Iterator[Violation]:
+    """Clang knows each mutex of the library, and what it guards."""
+    for file in files(root, CPP_SUFFIXES):
+        if room_of(file) not in TYPE_ROOMS or file == MUTEX_HEADER:
+            continue
+        lines = lines_of(root, file)
+        for number, line in enumerate(lines, 1):
+            unchecked = UNCHECKED_LOCK.search(line.partition("//")[0])
+            if unchecked:
+                yield Violation(file, number, f"clang does not check '{unchecked.group()}': use {MUTEX_HEADER}")
+            mutex = MUTEX.match(line)
+            if mutex and not any(f"GUARDED_BY({mutex[1]})" in other for other in lines):
+                yield Violation(file, number, f"no member is SYNCRUN_GUARDED_BY({mutex[1]}), so clang checks nothing")
+
+
 def no_home_paths(root: Path) -> Iterator[Violation]:
     for file in files(root, set()):
         if b"\0" in (root / file).read_bytes()[:8192]:
@@ -384,8 +421,8 @@ def no_home_paths(root: Path) -> Iterator[Violation]:
 RULES = {
     rule.__name__: rule
     for rule in (
-        include_rules, floors, shared_headers, headers, unique_types, seam_headers, raw_handles, file_length, no_home_paths,
-        plain_phrases, locale_free,
+        include_rules, floors, shared_headers, headers, namespaces, interface_headers, raw_handles, file_length, no_home_paths,
+        plain_phrases, locale_free, checked_locks,
     )
 }
 

@@ -12,14 +12,14 @@ import house_rules  # noqa: E402
 HEADER = "#pragma once\n\n// What it is for.\n"
 PROJECT = {
     "include/syncrun/api.hpp": HEADER + "#include <vector>\n",
-    "include/syncrun/detail/seam.hpp": HEADER,
+    "include/syncrun/detail/interface.hpp": HEADER,
     "common/block.hpp": HEADER + '#include "syncrun/api.hpp"\n#include <boost/any.hpp>\n',
-    "launcher/process/spawn.hpp": HEADER + '#include "common/block.hpp"\n',
-    "worker/serve/serve.hpp": HEADER + '#include "common/block.hpp"\n#include <nccl.h>\n',
+    "master/process/spawn.hpp": HEADER + '#include "common/block.hpp"\n',
+    "worker/loop/serve.hpp": HEADER + '#include "common/block.hpp"\n#include <nccl.h>\n',
     "demos/common/gemm.hpp": HEADER,
     "demos/mnist/rows.hpp": HEADER + '#include "demos/common/gemm.hpp"\n#include <syncrun/api.hpp>\n',
     "demos/mnist/main.cpp": '#include "demos/mnist/rows.hpp"\n',
-    "tests/unit.cpp": '#include "launcher/process/spawn.hpp"\n#include "worker/serve/serve.hpp"\n#include "support.hpp"\n',
+    "tests/unit.cpp": '#include "master/process/spawn.hpp"\n#include "worker/loop/serve.hpp"\n#include "support.hpp"\n',
     "tests/support.hpp": HEADER,
 }
 
@@ -43,21 +43,21 @@ class HouseRules(unittest.TestCase):
         for rule in house_rules.RULES:
             self.assertEqual(self.violations(rule), [], rule)
 
-    def test_launcher_and_worker_never_include_each_other(self):
-        self.assert_caught("include_rules", "launcher/a.cpp", '#include "worker/serve/serve.hpp"\n', "worker/serve/serve.hpp")
-        self.assert_caught("include_rules", "worker/a.cpp", '#include "launcher/process/spawn.hpp"\n', "launcher/process/spawn.hpp")
+    def test_master_and_worker_never_include_each_other(self):
+        self.assert_caught("include_rules", "master/a.cpp", '#include "worker/loop/serve.hpp"\n', "worker/loop/serve.hpp")
+        self.assert_caught("include_rules", "worker/a.cpp", '#include "master/process/spawn.hpp"\n', "master/process/spawn.hpp")
 
     def test_a_folder_includes_only_itself_and_what_stands_below(self):
-        above = {"launcher/api/a.hpp": HEADER}
-        self.assertEqual(self.violations("floors", {**above, "launcher/api/b.cpp": '#include "launcher/api/a.hpp"\n'}), [])
-        wrong = self.violations("floors", {**above, "launcher/process/b.cpp": '#include "launcher/api/a.hpp"\n'})
+        above = {"master/api/a.hpp": HEADER}
+        self.assertEqual(self.violations("floors", {**above, "master/api/b.cpp": '#include "master/api/a.hpp"\n'}), [])
+        wrong = self.violations("floors", {**above, "master/process/b.cpp": '#include "master/api/a.hpp"\n'})
         self.assertEqual(len(wrong), 1, wrong)
-        self.assertIn("launcher/api/ stands above launcher/process/", wrong[0])
-        self.assert_caught("floors", "launcher/new/a.hpp", HEADER, "is not in FLOORS")
+        self.assertIn("master/api/ stands above master/process/", wrong[0])
+        self.assert_caught("floors", "master/new/a.hpp", HEADER, "is not in FLOORS")
 
     def test_common_includes_neither_side(self):
-        self.assert_caught("include_rules", "common/a.cpp", '#include "worker/serve/serve.hpp"\n', "worker/serve/serve.hpp")
-        self.assert_caught("include_rules", "common/a.cpp", '#include "launcher/process/spawn.hpp"\n', "launcher/process/spawn.hpp")
+        self.assert_caught("include_rules", "common/a.cpp", '#include "worker/loop/serve.hpp"\n', "worker/loop/serve.hpp")
+        self.assert_caught("include_rules", "common/a.cpp", '#include "master/process/spawn.hpp"\n', "master/process/spawn.hpp")
 
     def test_the_public_api_shows_no_third_party_and_no_inside(self):
         self.assert_caught("include_rules", "include/syncrun/a.hpp", HEADER + "#include <boost/any.hpp>\n", "boost")
@@ -73,7 +73,7 @@ class HouseRules(unittest.TestCase):
             self.assert_caught("include_rules", file, HEADER + "#include <torch/torch.h>\n", "never sees LibTorch")
         for file in ("include/syncrun/torch/a.hpp", "libtorch/a.hpp", "demos/gpt/a.hpp"):
             self.assertEqual(self.violations("include_rules", {file: HEADER + "#include <torch/torch.h>\n"}), [])
-        self.assert_caught("include_rules", "libtorch/a.cpp", '#include "worker/serve/serve.hpp"\n', "worker/serve/serve.hpp")
+        self.assert_caught("include_rules", "libtorch/a.cpp", '#include "worker/loop/serve.hpp"\n', "worker/loop/serve.hpp")
         self.assert_caught("include_rules", "include/syncrun/torch/a.hpp", HEADER + '#include "common/block.hpp"\n', "common")
 
     def test_tests_include_what_they_share_precompiled(self):
@@ -88,7 +88,7 @@ class HouseRules(unittest.TestCase):
         self.assertEqual(self.violations("shared_headers", through), [])
 
     def test_the_master_never_sees_cuda(self):
-        self.assert_caught("include_rules", "launcher/a.cpp", "#include <cuda_runtime.h>\n", "CUDA")
+        self.assert_caught("include_rules", "master/a.cpp", "#include <cuda_runtime.h>\n", "CUDA")
         self.assert_caught("include_rules", "common/a.cpp", "#include <nccl.h>\n", "CUDA")
         self.assert_caught("include_rules", "libtorch/a.cpp", "#include <cuda_runtime_api.h>\n", "CUDA")
         self.assertEqual(self.violations("include_rules", {"libtorch/cuda/a.cpp": "#include <cuda_runtime_api.h>\n"}), [])
@@ -96,7 +96,7 @@ class HouseRules(unittest.TestCase):
     def test_demos_use_the_public_api_only(self):
         self.assert_caught("include_rules", "demos/mnist/a.cpp", '#include "common/block.hpp"\n', "common/block.hpp")
         self.assert_caught("include_rules", "demos/other/a.cpp", '#include "demos/mnist/rows.hpp"\n', "demos/mnist")
-        self.assert_caught("include_rules", "demos/mnist/a.cpp", "#include <syncrun/detail/seam.hpp>\n", "stranger")
+        self.assert_caught("include_rules", "demos/mnist/a.cpp", "#include <syncrun/detail/interface.hpp>\n", "stranger")
         self.assert_caught("include_rules", "demos/common/a.cpp", "#include <syncrun/api.hpp>\n", "syncrun/api.hpp")
 
     def test_the_network_of_resnet_does_not_know_the_program(self):
@@ -109,36 +109,35 @@ class HouseRules(unittest.TestCase):
 
     def test_includes_are_written_from_the_root(self):
         self.assert_caught("include_rules", "common/a.cpp", '#include "block.hpp"\n', "from the root")
-        self.assert_caught("include_rules", "common/a.cpp", '  #  include "../worker/serve/serve.hpp"\n', "worker/serve/serve.hpp")
+        self.assert_caught("include_rules", "common/a.cpp", '  #  include "../worker/loop/serve.hpp"\n', "worker/loop/serve.hpp")
 
     def test_headers_have_their_guard_and_their_paragraph(self):
         self.assert_caught("headers", "common/a.hpp", "// What it is for.\nint f();\n", "#pragma once")
         self.assert_caught("headers", "common/a.hpp", "#pragma once\n#include <vector>\n// Late.\n", "paragraph")
 
-    def test_types_have_names_of_their_own(self):
-        one = "#pragma once\n// One.\nclass Staging {\n};\n"
-        other = "#pragma once\n// Another.\nclass Staging final : public Base {\n};\n"
-        found = self.violations("unique_types", {"launcher/a.hpp": one, "worker/devices/cuda/b.hpp": other})
-        self.assertEqual(len(found), 1)
-        self.assertIn("launcher/a.hpp has a type Staging as well", found[0])
-        options = "#pragma once\n// Another.\nenum class Staging : std::uint8_t {\n};\n"
-        self.assertEqual(len(self.violations("unique_types", {"launcher/a.hpp": one, "worker/b.hpp": options})), 1)
-        exported = "#pragma once\n// One more.\nclass SYNCRUN_EXPORT Staging {\n};\n"
-        self.assertEqual(len(self.violations("unique_types", {"launcher/a.hpp": one, "worker/b.hpp": exported})), 1)
-        declared = {"launcher/a.hpp": one, "worker/b.hpp": "#pragma once\n// B.\nclass Staging;\n"}
-        self.assertEqual(self.violations("unique_types", declared), [])
+    def test_a_room_has_a_namespace_of_its_own(self):
+        def header(name, line):
+            return f"#pragma once\n// One.\nnamespace syncrun::detail{name} {{\n\n{line}\n\n}}  // namespace syncrun::detail{name}\n"
+        for file, name in (("master/pool/a.hpp", "::master::pool"), ("common/os/a.hpp", "::os"), ("common/a.hpp", ""),
+                           ("worker/devices/cuda/a.cuh", "::worker::devices::cuda::kernels"), ("master/api/a.hpp", "")):
+            self.assertEqual(self.violations("namespaces", {file: header(name, "class Staging {};")}), [], file)
+        for name in ("", "::master", "::master::pools", "::worker::comm"):
+            self.assert_caught("namespaces", "master/pool/a.hpp", header(name, "class Staging {};"), "put it into")
+        other = header("::worker::comm", "class Staging;\nenum class Kind : int;")
+        self.assertEqual(self.violations("namespaces", {"master/pool/a.hpp": other}), [])
+        self.assertEqual(self.violations("namespaces", {"master/pool/a.cpp": header("", "int f() { return 1; }")}), [])
 
-    def test_the_seam_is_in_two_headers(self):
+    def test_the_interface_is_in_two_headers(self):
         inside = "namespace detail {\n/// Does it.\nSYNCRUN_EXPORT void f();\n}  // namespace detail\n"
-        self.assert_caught("seam_headers", "include/syncrun/a.hpp", HEADER + inside, "master_seam.hpp")
-        for name in ("master_seam.hpp", "worker_seam.hpp"):
-            seam = f"include/syncrun/detail/{name}"
-            self.assertEqual(self.violations("seam_headers", {seam: HEADER + inside}), [])
-            self.assert_caught("seam_headers", seam, HEADER + inside.replace("/// Does it.\n", "\n"), "docstring")
+        self.assert_caught("interface_headers", "include/syncrun/a.hpp", HEADER + inside, "master_interface.hpp")
+        for name in ("master_interface.hpp", "worker_interface.hpp"):
+            interface = f"include/syncrun/detail/{name}"
+            self.assertEqual(self.violations("interface_headers", {interface: HEADER + inside}), [])
+            self.assert_caught("interface_headers", interface, HEADER + inside.replace("/// Does it.\n", "\n"), "docstring")
             fatal = inside.replace("/// Does it.\nSYNC", "\n[[noreturn]] SYNC")
-            self.assert_caught("seam_headers", seam, HEADER + fatal, "docstring")
+            self.assert_caught("interface_headers", interface, HEADER + fatal, "docstring")
         public = HEADER + "namespace syncrun {\nSYNCRUN_EXPORT void f();\n}  // namespace syncrun\n"
-        self.assertEqual(self.violations("seam_headers", {"include/syncrun/a.hpp": public}), [])
+        self.assertEqual(self.violations("interface_headers", {"include/syncrun/a.hpp": public}), [])
 
     def test_handles_of_cuda_are_no_data_members(self):
         for handle in ("cudaStream_t", "cudaEvent_t", "cudaGraph_t", "cudaGraphExec_t", "cublasHandle_t", "cublasLtHandle_t",
@@ -186,7 +185,7 @@ class HouseRules(unittest.TestCase):
             ("struct SYNCRUN_EXPORT A", " protected:\n  void f();\n"),
             (plain, " private:\n  SYNCRUN_EXPORT static int f(int n) noexcept;\n"),
         ):
-            self.assert_caught("seam_headers", file, of_class(head, body), "untyped member")
+            self.assert_caught("interface_headers", file, of_class(head, body), "untyped member")
         typed = """ public:
   explicit A(Core& core) noexcept : core_(&core) {}
   A(const A&) = delete;
@@ -209,13 +208,13 @@ class HouseRules(unittest.TestCase):
   int count_{};
   Core* core_;
 """
-        self.assertEqual(self.violations("seam_headers", {file: of_class(exported, typed)}), [])
+        self.assertEqual(self.violations("interface_headers", {file: of_class(exported, typed)}), [])
         # If a class is not exported, only functions that are defined in the header can be called.
         inside = " private:\n  static int round_from(float value) noexcept;\n"
-        self.assertEqual(self.violations("seam_headers", {file: of_class(plain, inside)}), [])
-        seam = "include/syncrun/detail/worker_seam.hpp"
+        self.assertEqual(self.violations("interface_headers", {file: of_class(plain, inside)}), [])
+        interface = "include/syncrun/detail/worker_interface.hpp"
         call = of_class(exported, " public:\n  void* object();\n").replace("class", "/// A call.\nclass")
-        self.assertEqual(self.violations("seam_headers", {seam: call.replace("syncrun {", "syncrun::detail {")}), [])
+        self.assertEqual(self.violations("interface_headers", {interface: call.replace("syncrun {", "syncrun::detail {")}), [])
 
     def test_files_stay_short(self):
         self.assertEqual(self.violations("file_length", {"common/a.cpp": "\n" * 600}), [])
@@ -224,10 +223,17 @@ class HouseRules(unittest.TestCase):
     def test_numbers_do_not_follow_the_locale(self):
         for code in ("std::strtod(text, &end)", "std::stod(text)", 'snprintf(to, 9, "%.3f", x)', 'printf("%-8.2Lg|", x)',
                      "std::ostringstream stream;"):  # fmt: skip
-            self.assert_caught("locale_free", "launcher/a.cpp", code + ";\n", "follows the locale")
+            self.assert_caught("locale_free", "master/a.cpp", code + ";\n", "follows the locale")
         for code in ('snprintf(to, 9, "%d of %s", n, name)', "std::to_chars(a, b, x)", '"100%"', "// like printf's %f"):
-            self.assertEqual(self.violations("locale_free", {"launcher/a.cpp": code + ";\n"}), [], code)
+            self.assertEqual(self.violations("locale_free", {"master/a.cpp": code + ";\n"}), [], code)
         self.assertEqual(self.violations("locale_free", {"demos/a.cpp": 'printf("%f", x);\n'}), [])
+
+    def test_clang_checks_every_lock(self):
+        for code in ("std::mutex mutex_;", "std::recursive_mutex mutex_;", "const std::lock_guard lock(mutex_);", "std::unique_lock a(b);"):
+            self.assert_caught("checked_locks", "master/a.cpp", code + "\n", "use common/os/mutex.hpp")
+        guarded = "  mutable Mutex mutex_;\n  int value_ SYNCRUN_GUARDED_BY(mutex_) = 0;\n"
+        self.assertEqual(self.violations("checked_locks", {"worker/a.hpp": guarded}), [])
+        self.assert_caught("checked_locks", "worker/a.hpp", HEADER + "  detail::Mutex lock_;\n  int value_ = 0;\n", "GUARDED_BY(lock_)")
 
     def test_no_path_of_a_home(self):
         for home in ("/home" + "/somebody/x", "/Users" + "/somebody", "/root" + "/x"):

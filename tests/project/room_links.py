@@ -7,16 +7,16 @@ or ALLOWED says so.
 
 Two folders consist of several rooms each:
 
-- launcher/ has pieces that need nothing else of launcher/, which the program `syncrun` uses, and the rest, which it
+- master/ has pieces that need nothing else of master/, which the program `syncrun` uses, and the rest, which it
   does not use. The libraries with the transport over MPI are a third room.
 - worker/ has the library for CUDA devices, which is loaded if there is such a device, and the rest, which uses
   nothing of that library.
 
-SEAM_FOLDER contains the headers of the seam. Bodies run in workers, so worker/ or common/ defines what worker_seam.hpp
-declares. launcher/ or common/ defines what master_seam.hpp declares.
+SEAM_FOLDER contains the headers of the interface. Bodies run in workers, so worker/ or common/ defines what worker_interface.hpp
+declares. master/ or common/ defines what master_interface.hpp declares.
 
 Prints each violation. Exit code 1 if there is one, or if a room was not checked. OBJECTS may leave out
-worker/devices/cuda, launcher/nodes/mpi and libtorch only, because these rooms are empty without a CUDA compiler, an MPI
+worker/devices/cuda, master/nodes/mpi and libtorch only, because these rooms are empty without a CUDA compiler, an MPI
 or LibTorch.
 """
 
@@ -28,19 +28,20 @@ from typing import Iterator, NamedTuple
 
 MAY_USE = {
     "common": {"common"},
-    "launcher_base": {"common", "launcher_base"},
-    "launcher": {"common", "launcher_base", "launcher"},
-    "launcher/syncrun": {"common", "launcher_base", "launcher/syncrun"},
-    "launcher/nodes/mpi": {"common", "launcher/nodes/mpi"},
+    "master_base": {"common", "master_base"},
+    "master": {"common", "master_base", "master"},
+    "master/doctor": {"common", "master_base", "master/doctor"},
+    "master/command_line": {"common", "master_base", "master/doctor", "master/command_line"},
+    "master/nodes/mpi": {"common", "master/nodes/mpi"},
     "worker": {"common", "worker"},
     "worker/devices/cuda": {"common", "worker", "worker/devices/cuda"},
     "libtorch": {"common", "worker", "libtorch"},
 }
-OPTIONAL = {"worker/devices/cuda", "launcher/nodes/mpi", "libtorch"}
-SEAMS = {"master_seam.hpp": {"launcher", "launcher_base"}, "worker_seam.hpp": {"worker"}}
+OPTIONAL = {"worker/devices/cuda", "master/nodes/mpi", "libtorch"}
+INTERFACES = {"master_interface.hpp": {"master", "master_base"}, "worker_interface.hpp": {"worker"}}
 # Exceptions: the symbols that an object may use in spite of MAY_USE. A comment says why.
 ALLOWED: dict[str, set[str]] = {}
-# The name of a function, or of a class with members, that a seam declares.
+# The name of a function, or of a class with members, that an interface declares.
 FUNCTION = re.compile(r"SYNCRUN_EXPORT [^;{}()]*?(~?\w+)\(")
 CLASS = re.compile(r"^class (?:SYNCRUN_EXPORT )?(\w+) \{", re.MULTILINE)
 
@@ -81,12 +82,12 @@ def wrong_links(objects: list[Object], allowed: dict[str, set[str]]) -> Iterator
 
 
 def names_in(header: str) -> set[str]:
-    """Returns the names that a seam declares: those of functions, and those of classes, which stand for their members."""
+    """Returns the names that an interface declares: those of functions, and those of classes, which stand for their members."""
     return set(FUNCTION.findall(header)) | set(CLASS.findall(header))
 
 
 def declared_name(symbol: str) -> str:
-    """Returns the name under which a seam declares a symbol.
+    """Returns the name under which an interface declares a symbol.
 
     This is WorkerCall for 'syncrun::detail::WorkerCall::rows(unsigned long)', and wait_all for
     'syncrun::detail::wait_all(...)'.
@@ -95,12 +96,12 @@ def declared_name(symbol: str) -> str:
     return found.group(1) if found else ""
 
 
-def wrong_sides(objects: list[Object], seams: dict[str, set[str]]) -> Iterator[str]:
+def wrong_sides(objects: list[Object], interfaces: dict[str, set[str]]) -> Iterator[str]:
     for each in objects:
         for symbol in sorted(each.defines):
-            rooms = {room for header, names in seams.items() if declared_name(symbol) in names for room in SEAMS[header]}
+            rooms = {room for header, names in interfaces.items() if declared_name(symbol) in names for room in INTERFACES[header]}
             if rooms and each.room != "common" and each.room not in rooms:
-                yield f"{each.room}/{each.name} defines {symbol}, which a seam has for {' and '.join(sorted(rooms))}/"
+                yield f"{each.room}/{each.name} defines {symbol}, which an interface has for {' and '.join(sorted(rooms))}/"
 
 
 def unchecked_rooms(objects: list[Object], listed: set[str]) -> set[str]:
@@ -108,15 +109,15 @@ def unchecked_rooms(objects: list[Object], listed: set[str]) -> set[str]:
     return ((set(MAY_USE) - OPTIONAL) | listed) - {each.room for each in objects if each.defines and each.room in MAY_USE}
 
 
-def main(nm: str, listing: str, seam_folder: str) -> int:
+def main(nm: str, listing: str, interface_folder: str) -> int:
     lines = [line.split() for line in Path(listing).read_text(encoding="utf-8").splitlines() if line.strip()]
     objects = read_rooms(nm, lines)
-    seams = {header: names_in((Path(seam_folder) / header).read_text(encoding="utf-8")) for header in SEAMS}
+    interfaces = {header: names_in((Path(interface_folder) / header).read_text(encoding="utf-8")) for header in INTERFACES}
     unchecked = sorted(unchecked_rooms(objects, {line[0] for line in lines}))
-    if unchecked or not all(seams.values()):
-        print(f"a room without objects or rules ({', '.join(unchecked)}), or a seam without functions: nothing was checked")
+    if unchecked or not all(interfaces.values()):
+        print(f"a room without objects or rules ({', '.join(unchecked)}), or an interface without functions: nothing was checked")
         return 1
-    violations = [*wrong_links(objects, ALLOWED), *wrong_sides(objects, seams)]
+    violations = [*wrong_links(objects, ALLOWED), *wrong_sides(objects, interfaces)]
     for violation in violations:
         print(violation)
     return 1 if violations else 0

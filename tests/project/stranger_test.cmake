@@ -24,14 +24,16 @@ set(prefix ${SCRATCH}/prefix)
 
 foreach(file include/syncrun/syncrun.hpp include/syncrun/detail/signature.hpp bin/syncrun
              ${LIBRARY_FOLDER}/libsyncrun.so ${LIBRARY_FOLDER}/cmake/Syncrun/SyncrunConfig.cmake
-             ${LIBRARY_FOLDER}/cmake/Syncrun/SyncrunConfigVersion.cmake)
+             ${LIBRARY_FOLDER}/cmake/Syncrun/SyncrunConfigVersion.cmake ${LIBRARY_FOLDER}/pkgconfig/syncrun.pc
+             share/bash-completion/completions/syncrun share/zsh/vendor-completions/_syncrun
+             share/fish/vendor_completions.d/syncrun.fish share/doc/syncrun/docs/api/command-line.md)
   if(NOT EXISTS ${prefix}/${file})
     message(FATAL_ERROR "not installed: ${file}")
   endif()
 endforeach()
 
 # The package must not contain paths of the machine where it was built.
-file(GLOB configs ${prefix}/${LIBRARY_FOLDER}/cmake/Syncrun/*.cmake)
+file(GLOB configs ${prefix}/${LIBRARY_FOLDER}/cmake/Syncrun/*.cmake ${prefix}/${LIBRARY_FOLDER}/pkgconfig/syncrun.pc)
 foreach(config IN LISTS configs)
   file(READ ${config} text)
   foreach(place ${BUILD} ${SCRATCH})
@@ -45,6 +47,7 @@ endforeach()
 run(COMMAND ${CMAKE_COMMAND} -G ${GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR}/stranger -B ${SCRATCH}/build
   -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_PREFIX_PATH=${prefix})
 run(COMMAND ${CMAKE_COMMAND} --build ${SCRATCH}/build)
+run(COMMAND ${prefix}/bin/syncrun help nodes OUTPUT "\nMore: ${prefix}/share/doc/syncrun/docs/nodes.md\n")
 run(COMMAND ${prefix}/bin/syncrun -n 2 ${SCRATCH}/build/stranger
   OUTPUT "2 workers, 500 rows, ranks 0 1, version [0-9]+[.][0-9]+[.][0-9]+")
 
@@ -55,7 +58,7 @@ function(count_fault_points count file)
   list(LENGTH found found)
   set(${count} ${found} PARENT_SCOPE)
 endfunction()
-file(GLOB images ${prefix}/${LIBRARY_FOLDER}/*.so ${prefix}/bin/*)
+file(GLOB images ${prefix}/${LIBRARY_FOLDER}/*.so* ${prefix}/bin/*)
 foreach(image IN LISTS images)
   count_fault_points(count ${image})
   if(NOT count EQUAL 0)

@@ -23,6 +23,7 @@ std::shared_ptr<ArrayOf<T>> choose_array(Program& program, Choices& choices, con
 void moved(Program& program, Array& array, const std::vector<int>& ranks, bool is_written) {
   if (!array.is_value) return;
   if (program.may_lose() || !array.writers.empty()) array.is_used_since_kill = true;
+  for (const int rank : ranks) array.begin_move(rank);
   if (is_written) {
     array.holders.clear();
     array.is_on_host = false;

@@ -145,8 +145,8 @@ int run_child(const Arguments& arguments) {
     try {
       program.run(seed_of(arguments, number), operations_of(arguments, number));
       const Counts& counts = program.counts();
-      std::printf("done %lld %d %d %d\n", static_cast<long long>(number), counts.operations, counts.kills,
-                  counts.throws);
+      std::printf("done %lld %d %d %d %d\n", static_cast<long long>(number), counts.operations, counts.kills,
+                  counts.double_losses, counts.throws);
       std::fflush(stdout);
     } catch (const std::exception& error) {
       report("failed", number, in_one_line(error.what()), program.text());
@@ -254,9 +254,10 @@ Outcome run_programs(const Arguments& arguments, std::int64_t first, std::int64_
       std::getline(in >> std::ws, outcome.settings);
     } else if (kind == "done") {
       Counts counts;
-      in >> counts.operations >> counts.kills >> counts.throws;
+      in >> counts.operations >> counts.kills >> counts.double_losses >> counts.throws;
       outcome.counts.operations += counts.operations;
       outcome.counts.kills += counts.kills;
+      outcome.counts.double_losses += counts.double_losses;
       outcome.counts.throws += counts.throws;
       ++outcome.programs;
       outcome.next = number + 1;
@@ -328,6 +329,7 @@ int run_driver(const Arguments& arguments) {
     programs += outcome.programs;
     counts.operations += outcome.counts.operations;
     counts.kills += outcome.counts.kills;
+    counts.double_losses += outcome.counts.double_losses;
     counts.throws += outcome.counts.throws;
     next = outcome.next;
     if (seconds() > next_report) {
@@ -352,9 +354,11 @@ int run_driver(const Arguments& arguments) {
     ++next;
     ++programs;
   }
-  std::printf("random programs: seed %llu, %lld programs, %d operations, %d kills, %d throws, %d failures, %.1f s\n",
-              static_cast<unsigned long long>(arguments.seed), static_cast<long long>(programs), counts.operations,
-              counts.kills, counts.throws, failures, seconds());
+  std::printf(
+      "random programs: seed %llu, %lld programs, %d operations, %d kills (%d ended two workers), %d throws, "
+      "%d failures, %.1f s\n",
+      static_cast<unsigned long long>(arguments.seed), static_cast<long long>(programs), counts.operations,
+      counts.kills, counts.double_losses, counts.throws, failures, seconds());
   return failures == 0 ? 0 : 1;
 }
 

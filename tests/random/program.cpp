@@ -204,6 +204,8 @@ void Program::use(Call& call, Array& array) {
     for (const int rank : call.ranks) {
       if (!array.holders.contains(rank)) call.sources.insert(array.holders.begin(), array.holders.end());
     }
+    // A move may still be in flight. This call waits for it, and fails if one of its ranks is lost.
+    call.sources.insert(array.moved_among.begin(), array.moved_among.end());
   }
   if (may_lose()) array.is_used_since_kill = true;
 }
@@ -383,6 +385,7 @@ void Program::settle() {
     call->has_failed = call->must_fail();
   }
   const bool has_lost_two = this->has_lost_two();
+  if (has_lost_two) ++counts_.double_losses;
   for (std::size_t i = 0; i < arrays.size();) {
     Array& array = *arrays[i];
     bool is_alive = true;
@@ -391,12 +394,14 @@ void Program::settle() {
     } else if (array.is_value) {
       is_alive = check_value(array);
     } else {
-      const std::vector<State> of_survivor = may_lose() ? states_of_survivor(array) : std::vector<State>();
+      const Copy of_survivor = may_lose() ? copy_of_survivor(array) : Copy();
       for (int rank = 0; rank < ranks(); ++rank) {
         if (rank != lost_rank_) check_copy(array, rank);
       }
       if (may_lose()) check_new_worker(array, of_survivor);
     }
+    for (Copy& copy : array.copies) copy.past.clear();
+    array.moved_among.clear();
     if (is_alive) ++i;
     else arrays.erase(arrays.begin() + static_cast<std::ptrdiff_t>(i));
   }

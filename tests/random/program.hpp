@@ -63,6 +63,7 @@ struct Copy {
   bool is_wild = false;  // any contents of the last shape
   bool may_have_no_values = false;
   std::vector<State> states;  // what it may contain, the newest last
+  std::vector<Numbers> past;  // what it contained earlier, since all results were last taken
 
   bool is_certain() const {
     return !is_wild &&
@@ -72,11 +73,15 @@ struct Copy {
   void set(Numbers numbers) {
     is_assigned = true;
     is_wild = may_have_no_values = false;
+    for (State& state : states) past.push_back(std::move(state.numbers));
     states.clear();
     states.push_back({.numbers = std::move(numbers), .by = nullptr});
   }
   void add(State state) {
-    while (states.size() > 1 && states[1].is_settled()) states.erase(states.begin());
+    while (states.size() > 1 && states[1].is_settled()) {
+      past.push_back(std::move(states.front().numbers));
+      states.erase(states.begin());
+    }
     if (!is_assigned) {
       may_have_no_values = true;
       states.push_back({.numbers = state.numbers, .by = nullptr});
@@ -120,6 +125,13 @@ class Array {
   // Of a Shared: whether a lost copy is restored from another one. Nothing: the pages do not say.
   std::optional<bool> is_replicated = true;
   // Of a Value: the ranks that have a copy for certain, and whether the host has one.
+  /// A copy to a rank, or to the host (-1), begins to move. What was there before may be lost with its rank meanwhile.
+  void begin_move(int to) {
+    if (to >= 0 ? holders.contains(to) : is_on_host) return;
+    moved_among.insert(holders.begin(), holders.end());
+    if (to >= 0) moved_among.insert(to);
+  }
+  std::set<int> moved_among;  // ranks between which copies have begun to move since all results were last taken
   std::set<int> holders;
   bool is_on_host = false;
   int pinned_to = -1;
@@ -144,6 +156,7 @@ class Result {
 struct Counts {
   int operations = 0;
   int kills = 0;
+  int double_losses = 0;  // kills that took a second worker along
   int throws = 0;
 };
 
@@ -253,8 +266,8 @@ class Program {
   /// Those of the same kind as the lost rank, if there are any. Else those of the kind of the first one.
   std::vector<int> comparable_survivors() const;
   /// What the worker from which a new one takes its values may have had until now.
-  std::vector<State> states_of_survivor(Array& array) const;
-  void check_new_worker(Array& array, const std::vector<State>& of_survivor);
+  Copy copy_of_survivor(Array& array) const;
+  void check_new_worker(Array& array, const Copy& of_survivor);
   bool check_value(Array& array);
   /// Whether another GPU's worker was lost too, because NCCL connected it to the lost one (worker/comm/end_if_stuck.hpp).
   bool has_lost_two() const;

@@ -288,7 +288,6 @@ void transfer_at_loss(Program& program, Choices& choices, Variable<T>& variable)
   if (kind == 6) return copy_one(program, choices, variable);
   if (kind <= 8) return look(program, choices, variable);
   if (!have_one_width(variable)) return;
-  const bool is_known = !program.is_ambiguous(variable, program.all_ranks());
   const auto again = program.begin_call("read(" + variable.name + ") on all ranks", program.all_ranks());
   program.use(*again, variable);
   make_call(

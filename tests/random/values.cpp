@@ -21,14 +21,17 @@ void use_one_value(Program& program, Choices& choices) {
     case 0:
     case 1:
       name_it("to(" + text_of(rank) + ")");
+      value->begin_move(rank);
       if (program.attempt(*call, [&] { value->handle.to(device); })) value->holders.insert(rank);
       break;
     case 2:
       name_it("to_host()");
+      value->begin_move(-1);
       if (program.attempt(*call, [&] { value->handle.to_host(); })) value->is_on_host = true;
       break;
     case 3:
       name_it("pin(" + text_of(rank) + ")");
+      value->begin_move(rank);
       if (!program.attempt(*call, [&] { value->handle.pin(device); })) break;
       value->holders.insert(rank);
       value->pinned_to = rank;

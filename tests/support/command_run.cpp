@@ -22,7 +22,7 @@ namespace syncrun::test {
 
 namespace {
 
-using detail::FileDescriptor;
+using detail::os::FileDescriptor;
 
 std::string contents(const FileDescriptor& file) {
   std::string text;
@@ -105,6 +105,7 @@ CommandRun::CommandRun(const std::vector<std::string>& arguments, const Start& s
   if (start.ignores_sighup) ::signal(SIGHUP, SIG_IGN);
   ::dup2(output_.get(), STDOUT_FILENO);
   ::dup2(errors_.get(), STDERR_FILENO);
+  ::setenv("XDG_CONFIG_HOME", "/proc/no-configuration", 1);  // of the user who runs the tests
   if (start.in_child) start.in_child();
   ::putenv(mark_.data());
   ::execv(path.c_str(), argv.data());
@@ -168,6 +169,11 @@ CommandResult run_command(const std::vector<std::string>& command) {
 
 bool CommandRun::nothing_remains() const {
   return eventually([this] { return processes().empty(); });
+}
+
+void CommandRun::expect_end(int code) {
+  EXPECT_EQ(exit_code(), code) << errors();
+  EXPECT_TRUE(nothing_remains());
 }
 
 }  // namespace syncrun::test

@@ -48,6 +48,8 @@ class CommandRun {
   /// Blocks until the command has ended. Returns its exit code, or 1000 + the number of the signal that killed it.
   /// After the limit, the command is killed and the test fails.
   int exit_code(std::chrono::seconds limit = kUsualLimit);
+  /// Fails the test unless the command ends with this code and leaves no process.
+  void expect_end(int code);
   std::string output() const;
   std::string errors() const;
   std::string last_error_line() const;
@@ -59,9 +61,9 @@ class CommandRun {
 
  private:
   std::string mark_;
-  detail::FileDescriptor output_;
-  detail::FileDescriptor errors_;
-  detail::FileDescriptor terminal_;
+  detail::os::FileDescriptor output_;
+  detail::os::FileDescriptor errors_;
+  detail::os::FileDescriptor terminal_;
   pid_t pid_ = -1;
 };
 

@@ -11,13 +11,24 @@
 
 namespace least_squares {
 
+/// The factors of an element.
+inline syncrun::ParameterGroup factors_of(const std::vector<syncrun::ParameterGroup>& groups, std::size_t element) {
+  const auto i = static_cast<std::int64_t>(element);
+  for (const auto& group : groups) {
+    if (group.begin <= i && i < group.end) return group;
+  }
+  return {};
+}
+
 /// The loss is the mean over the rows of (x p - y)^2. Each step changes p by one step of Adam.
 struct Serial {
   std::vector<double> x, y, params, m, v;
   std::int64_t columns;
   int step = 0;
+  double norm = 0;  ///< Of the gradient of the last step, before it was clipped, without frozen elements.
 
-  double take(const std::vector<std::int64_t>& rows, const syncrun::Adam& adam) {
+  double take(const std::vector<std::int64_t>& rows, const syncrun::Adam& adam,
+              const std::vector<syncrun::ParameterGroup>& groups = {}, double clip_norm = 0) {
     std::vector<double> gradient(params.size());
     double loss = 0;
     for (const auto row : rows) {
@@ -28,12 +39,23 @@ struct Serial {
         gradient[i] += 2 * error * at[i] / static_cast<double>(rows.size());
       loss += error * error / static_cast<double>(rows.size());
     }
+    norm = 0;
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      if (factors_of(groups, i).learning_rate != 0) norm += gradient[i] * gradient[i];
+    }
+    norm = std::sqrt(norm);
+    const double factor = clip_norm == 0 ? 1 : std::min(1.0, clip_norm / (norm + 1e-6));
     ++step;
     for (std::size_t i = 0; i < params.size(); ++i) {
-      m[i] = adam.beta1 * m[i] + (1 - adam.beta1) * gradient[i];
-      v[i] = adam.beta2 * v[i] + (1 - adam.beta2) * gradient[i] * gradient[i];
+      const auto group = factors_of(groups, i);
+      if (group.learning_rate == 0) continue;
+      const double rate = adam.learning_rate * group.learning_rate;
+      const double g = gradient[i] * factor;
+      params[i] *= 1 - rate * adam.decoupled_weight_decay * group.weight_decay;
+      m[i] = adam.beta1 * m[i] + (1 - adam.beta1) * g;
+      v[i] = adam.beta2 * v[i] + (1 - adam.beta2) * g * g;
       const double corrected = std::sqrt(v[i] / (1 - std::pow(adam.beta2, step))) + adam.epsilon;
-      params[i] -= adam.learning_rate * m[i] / (1 - std::pow(adam.beta1, step)) / corrected;
+      params[i] -= rate * m[i] / (1 - std::pow(adam.beta1, step)) / corrected;
     }
     return loss;
   }

@@ -10,7 +10,7 @@
 #include "common/os/memory_limit.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::call {
 
 namespace {
 
@@ -23,113 +23,114 @@ constexpr std::size_t kPartBytes = std::size_t{8} << 20U;
 /// Memory of the arena, which is freed at the end of this object's life.
 class ArenaLoan {
  public:
-  ArenaLoan(SharedHeap& arena, std::size_t bytes)
-      : arena_(arena), offset_(arena.allocate(bytes, SharedHeap::Contents::any, "rows between a file and a GPU")) {}
-  ~ArenaLoan() { arena_.free(offset_, SharedHeap::Giveback::later); }
+  ArenaLoan(os::SharedHeap& arena, std::size_t bytes)
+      : arena_(arena), offset_(arena.allocate(bytes, os::SharedHeap::Contents::any, "rows between a file and a GPU")) {}
+  ~ArenaLoan() { arena_.free(offset_, os::SharedHeap::Giveback::later); }
   ArenaLoan(const ArenaLoan&) = delete;
   ArenaLoan& operator=(const ArenaLoan&) = delete;
   std::uint64_t offset() const noexcept { return offset_; }
 
  private:
-  SharedHeap& arena_;
+  os::SharedHeap& arena_;
   std::uint64_t offset_;
 };
 
 /// Calls `visit(offset, at, part)` for each part of so many bytes. `offset` is that of memory for the part, and `at` the
 /// number of bytes before it.
 template <class Visit>
-void for_each_part(SharedHeap& arena, std::size_t bytes, Visit&& visit) {
+void for_each_part(os::SharedHeap& arena, std::size_t bytes, Visit&& visit) {
   const ArenaLoan memory(arena, std::min(bytes, kPartBytes));
   for (std::size_t at = 0; at < bytes; at += kPartBytes) visit(memory.offset(), at, std::min(bytes - at, kPartBytes));
 }
 
 }  // namespace
 
-void CopyFiles::run(const FilesPayload& command) {
-  if (command.action == FilesAction::drop) {
+void CopyFiles::run(const protocol::FilesPayload& command) {
+  if (command.action == protocol::FilesAction::drop) {
     read_.erase(command.reading);  // the command has no slots
     return;
   }
-  const auto& slot = attachment_.segment.at<const FilesSlot>(command.slots)[attachment_.rank];
-  const std::span pieces(attachment_.segment.at<const FilePiece>(slot.pieces), slot.pieces_count);
+  const auto& slot = attachment_.segment.at<const protocol::FilesSlot>(command.slots)[attachment_.rank];
+  const std::span pieces(attachment_.segment.at<const protocol::FilePiece>(slot.pieces), slot.pieces_count);
   switch (command.action) {
-    case FilesAction::write: return write(command, pieces);
-    case FilesAction::read: return read(command, slot, pieces);
-    case FilesAction::take: return take(command, slot);
-    case FilesAction::drop: break;
+    case protocol::FilesAction::write: return write(command, pieces);
+    case protocol::FilesAction::read: return read(command, slot, pieces);
+    case protocol::FilesAction::take: return take(command, slot);
+    case protocol::FilesAction::drop: break;
   }
 }
 
-std::string CopyFiles::text(const TextPlace& place) const {
+std::string CopyFiles::text(const protocol::TextPlace& place) const {
   return {attachment_.segment.at<const char>(place.offset), place.bytes};
 }
 
-Folder CopyFiles::open_folder_of(const FilesPayload& command) const {
-  return open_shared({text(command.folder), text(command.id)}, kFolderLimit);
+arrays::Folder CopyFiles::open_folder_of(const protocol::FilesPayload& command) const {
+  return arrays::open_shared({text(command.folder), text(command.id)}, kFolderLimit);
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------
 
-void CopyFiles::write(const FilesPayload& command, std::span<const FilePiece> pieces) {
-  const Folder folder = open_folder_of(command);
-  const VariableCopy& copy = copies_.own_copy(command.variable);
-  for (const FilePiece& piece : pieces) {
+void CopyFiles::write(const protocol::FilesPayload& command, std::span<const protocol::FilePiece> pieces) {
+  const arrays::Folder folder = open_folder_of(command);
+  const protocol::VariableCopy& copy = attachment_.own_copy(command.variable);
+  for (const protocol::FilePiece& piece : pieces) {
     if (piece.copy_at + piece.bytes > copy.capacity_bytes)
-      throw_usage("a shared variable's copy is smaller than what was asked of it");
-    FilePart file(folder, text(piece.name));
+      text::throw_usage("a shared variable's copy is smaller than what was asked of it");
+    arrays::FilePart file(folder, text(piece.name));
     if (piece.at == 0) {
       const std::string front = text(piece.front);
       file.write(0, std::as_bytes(std::span(front)));
     }
-    write_elements(file, piece, static_cast<const std::byte*>(device_.at(copy.place)) + piece.copy_at);
+    write_elements(file, piece, static_cast<const std::byte*>(memory_.at(copy.place)) + piece.copy_at);
     file.sync();
   }
 }
 
 /// `elements` is device memory.
-void CopyFiles::write_elements(FilePart& file, const FilePiece& piece, const std::byte* elements) {
+void CopyFiles::write_elements(arrays::FilePart& file, const protocol::FilePiece& piece, const std::byte* elements) {
   const std::uint64_t begin = piece.front.bytes + piece.at;
   if (attachment_.segment.contains(elements)) return file.write(begin, {elements, piece.bytes});
   for_each_part(arena_, piece.bytes, [&](std::uint64_t offset, std::size_t at, std::size_t bytes) {
     std::byte* const host = attachment_.segment.at(offset);
-    device_.copy_out(host, elements + at, bytes);
-    device_.finish();
+    memory_.copy_out(host, elements + at, bytes);
+    memory_.finish();
     file.write(begin + at, {host, bytes});
   });
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------
 
-std::size_t CopyFiles::bytes_of(const FilesPayload& command, const FilesSlot& slot) const {
-  const auto& entry = *attachment_.segment.at<const VariableEntry>(command.variable);
-  return elements_in({slot.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+std::size_t CopyFiles::bytes_of(const protocol::FilesPayload& command, const protocol::FilesSlot& slot) const {
+  const auto& entry = *attachment_.segment.at<const protocol::VariableEntry>(command.variable);
+  return arrays::elements_in({slot.extents.data(), entry.dimensions}) * size_of(entry.dtype);
 }
 
 /// The ranks of a node read at the same time, and do not see each other's memory before it has been written.
-std::size_t CopyFiles::bytes_on_node(const FilesPayload& command) const {
-  const NodePlace& here = attachment_.place;
-  const auto* const slots = attachment_.segment.at<const FilesSlot>(command.slots);
+std::size_t CopyFiles::bytes_on_node(const protocol::FilesPayload& command) const {
+  const protocol::NodePlace& here = attachment_.place;
+  const auto* const slots = attachment_.segment.at<const protocol::FilesSlot>(command.slots);
   std::size_t bytes = 0;
   for (int rank = here.first_rank; rank < here.end_rank(); ++rank) bytes += bytes_of(command, slots[rank]);
   return bytes;
 }
 
-void CopyFiles::read(const FilesPayload& command, const FilesSlot& slot, std::span<const FilePiece> pieces) {
-  const Folder folder = open_folder_of(command);
+void CopyFiles::read(const protocol::FilesPayload& command, const protocol::FilesSlot& slot,
+                     std::span<const protocol::FilePiece> pieces) {
+  const arrays::Folder folder = open_folder_of(command);
   auto rows = read_.find(command.reading);
   if (rows == read_.end()) {
     const std::size_t bytes = bytes_of(command, slot);
-    check_memory_available(bytes_on_node(command), "the rows of a checkpoint on the ranks of this node", "memory");
+    os::check_memory_available(bytes_on_node(command), "the rows of a checkpoint on the ranks of this node", "memory");
     rows = read_.emplace(command.reading, Rows{std::make_unique_for_overwrite<std::byte[]>(bytes), bytes}).first;
   }
-  for (const FilePiece& piece : pieces) {
-    if (piece.copy_at + piece.bytes > rows->second.bytes) throw_usage("the rows of a file do not fit the copy");
-    const ArrayFile file(folder, text(piece.name));
+  for (const protocol::FilePiece& piece : pieces) {
+    if (piece.copy_at + piece.bytes > rows->second.bytes) text::throw_usage("the rows of a file do not fit the copy");
+    const arrays::ArrayFile file(folder, text(piece.name));
     file.read_part(piece.at, piece.bytes, rows->second.values.get() + piece.copy_at);
   }
 }
 
-void CopyFiles::take(const FilesPayload& command, const FilesSlot& slot) {
+void CopyFiles::take(const protocol::FilesPayload& command, const protocol::FilesSlot& slot) {
   const std::size_t bytes = bytes_of(command, slot);
   const auto rows = read_.find(command.reading);
   const std::size_t there = rows == read_.end() ? 0 : rows->second.bytes;
@@ -148,11 +149,11 @@ void CopyFiles::take(const FilesPayload& command, const FilesSlot& slot) {
     for_each_part(arena_, bytes, [&](std::uint64_t offset, std::size_t at, std::size_t part) {
       std::byte* const host = attachment_.segment.at(offset);
       std::memcpy(host, values + at, part);
-      device_.copy_in(to + at, host, part);
-      device_.finish();
+      memory_.copy_in(to + at, host, part);
+      memory_.finish();
     });
   }
   read_.erase(rows);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::call

@@ -13,21 +13,26 @@
 #include "common/os/shared_heap.hpp"
 #include "common/protocol/command.hpp"
 #include "worker/call/shared_variables.hpp"
-#include "worker/devices/device.hpp"
+#include "worker/devices/device_parts.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::arrays {
 
 class FilePart;
 struct Folder;
 
+}  // namespace syncrun::detail::arrays
+
+namespace syncrun::detail::worker::call {
+
 class CopyFiles {
  public:
   /// Rows on their way to or from the memory of a GPU go through `arena`. All of them outlive this object.
-  CopyFiles(const Attachment& attachment, WorkerDevice& device, SharedHeap& arena, VariableCopies& copies)
-      : attachment_(attachment), device_(device), arena_(arena), copies_(copies) {}
+  CopyFiles(const process::Attachment& attachment, devices::DeviceMemory& memory, os::SharedHeap& arena,
+            VariableCopies& copies)
+      : attachment_(attachment), memory_(memory), arena_(arena), copies_(copies) {}
 
   /// Throws Error (system), or Error (usage) if this node does not see the folder, or a file does not have the rows.
-  void run(const FilesPayload& command);
+  void run(const protocol::FilesPayload& command);
 
  private:
   /// Rows that were read, as the copy will have them. They are not in the arena, which may be too small for two copies.
@@ -36,20 +41,21 @@ class CopyFiles {
     std::size_t bytes;
   };
 
-  std::string text(const TextPlace& place) const;
-  Folder open_folder_of(const FilesPayload& command) const;
-  void write(const FilesPayload& command, std::span<const FilePiece> pieces);
-  void write_elements(FilePart& file, const FilePiece& piece, const std::byte* elements);
-  void read(const FilesPayload& command, const FilesSlot& slot, std::span<const FilePiece> pieces);
-  void take(const FilesPayload& command, const FilesSlot& slot);
-  std::size_t bytes_of(const FilesPayload& command, const FilesSlot& slot) const;
-  std::size_t bytes_on_node(const FilesPayload& command) const;
+  std::string text(const protocol::TextPlace& place) const;
+  arrays::Folder open_folder_of(const protocol::FilesPayload& command) const;
+  void write(const protocol::FilesPayload& command, std::span<const protocol::FilePiece> pieces);
+  void write_elements(arrays::FilePart& file, const protocol::FilePiece& piece, const std::byte* elements);
+  void read(const protocol::FilesPayload& command, const protocol::FilesSlot& slot,
+            std::span<const protocol::FilePiece> pieces);
+  void take(const protocol::FilesPayload& command, const protocol::FilesSlot& slot);
+  std::size_t bytes_of(const protocol::FilesPayload& command, const protocol::FilesSlot& slot) const;
+  std::size_t bytes_on_node(const protocol::FilesPayload& command) const;
 
-  const Attachment& attachment_;
-  WorkerDevice& device_;
-  SharedHeap& arena_;
+  const process::Attachment& attachment_;
+  devices::DeviceMemory& memory_;
+  os::SharedHeap& arena_;
   VariableCopies& copies_;
   std::unordered_map<std::uint64_t, Rows> read_;  // by FilesPayload::reading
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::call

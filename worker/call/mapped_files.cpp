@@ -13,7 +13,7 @@
 
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::call {
 
 namespace {
 
@@ -68,10 +68,10 @@ void install_handler() noexcept {
   }();
 }
 
-FileDescriptor open_again(const FileEntry& entry, const std::string& name) {
+os::FileDescriptor open_again(const arrays::FileEntry& entry, const std::string& name) {
   const std::string path = "/proc/" + std::to_string(entry.master) + "/fd/" + std::to_string(entry.fd);
-  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.is_open()) throw_errno("a worker cannot open " + name + " (as " + path + ")");
+  os::FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open()) text::throw_errno("a worker cannot open " + name + " (as " + path + ")");
   return fd;
 }
 
@@ -79,15 +79,16 @@ constexpr const char* kSamePath =
     "a file that is mapped must be the same at the same path on every node; an array in memory is sent to them";
 
 /// Another node has no descriptors of the master.
-FileDescriptor open_here(const std::string& name) {
-  FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.is_open()) throw_errno(std::string("a worker cannot open ") + name + " on its node (" + kSamePath + ")");
+os::FileDescriptor open_here(const std::string& name) {
+  os::FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open())
+    text::throw_errno(std::string("a worker cannot open ") + name + " on its node (" + kSamePath + ")");
   return fd;
 }
 
 }  // namespace
 
-FaultGuard::FaultGuard(const MappedFile& file) : place_(-1) {
+FaultGuard::FaultGuard(const arrays::MappedFile& file) : place_(-1) {
   if (file.mapping() == nullptr) return;
   install_handler();
   const auto begin = reinterpret_cast<std::uintptr_t>(file.mapping());
@@ -99,8 +100,8 @@ FaultGuard::FaultGuard(const MappedFile& file) : place_(-1) {
     place_ = static_cast<int>(i);
     return;
   }
-  throw_usage("more than " + std::to_string(ranges.size()) + " files are mapped, " + file.name() +
-              " among them: drop some that are not used any more, or copy them to memory");
+  text::throw_usage("more than " + std::to_string(ranges.size()) + " files are mapped, " + file.name() +
+                    " among them: drop some that are not used any more, or copy them to memory");
 }
 
 FaultGuard::~FaultGuard() {
@@ -111,11 +112,11 @@ bool FaultGuard::has_struck() const noexcept {
   return place_ >= 0 && ranges[static_cast<std::size_t>(place_)].has_struck.load(std::memory_order_acquire);
 }
 
-const MappedFile& MappedFiles::at(const FileEntry& entry) {
+const arrays::MappedFile& MappedFiles::at(const arrays::FileEntry& entry) {
   if (const auto found = files_.find(entry.id); found != files_.end()) return found->second->file;
   const std::string name(entry.name(), entry.name_bytes);
   const bool is_masters_node = place_.node == 0;
-  FileDescriptor fd = is_masters_node ? open_again(entry, name) : open_here(name);
+  os::FileDescriptor fd = is_masters_node ? open_again(entry, name) : open_here(name);
   std::unique_ptr<Guarded> guarded(new Guarded{{std::move(fd), name, entry.elements_at, entry.bytes}});
   if (is_masters_node) guarded->file.check_is(entry.state);
   else guarded->file.check_unchanged();
@@ -138,4 +139,4 @@ void MappedFiles::check(std::uint64_t id) const {
                                      "fails; map it anew");
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::call

@@ -9,7 +9,7 @@
 #include "common/arrays/mapped_file.hpp"
 #include "common/protocol/node_place.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::call {
 
 /// Protects the mapping of a file that may be truncated, or whose disk may fail, at any time. In these cases, reading
 /// the mapping raises the signal SIGBUS. The handler of this class then maps zeros in place of the missing bytes and
@@ -17,7 +17,7 @@ namespace syncrun::detail {
 class FaultGuard {
  public:
   /// Protects the mapping from now on. Throws Error (usage) if too many mappings are protected already.
-  explicit FaultGuard(const MappedFile& file);
+  explicit FaultGuard(const arrays::MappedFile& file);
   ~FaultGuard();
   FaultGuard(const FaultGuard&) = delete;
   FaultGuard& operator=(const FaultGuard&) = delete;
@@ -31,10 +31,10 @@ class FaultGuard {
 
 class MappedFiles {
  public:
-  explicit MappedFiles(const NodePlace& place = {}) : place_(place) {}
+  explicit MappedFiles(const protocol::NodePlace& place = {}) : place_(place) {}
   /// Maps the file at the first use. On a node other than the master's, that is the file with the same path. Throws Error
   /// (system) if it cannot be mapped, was overwritten since, or is not the file that the master has mapped.
-  const MappedFile& at(const FileEntry& entry);
+  const arrays::MappedFile& at(const arrays::FileEntry& entry);
   void forget(std::uint64_t id) noexcept { files_.erase(id); }
   /// Called after a body has read the file. Throws Error (system) if bytes were missing, or if the file was
   /// overwritten.
@@ -42,11 +42,11 @@ class MappedFiles {
 
  private:
   struct Guarded {
-    MappedFile file;
+    arrays::MappedFile file;
     FaultGuard guard{file};
   };
-  NodePlace place_;  // of this worker
+  protocol::NodePlace place_;  // of this worker
   std::unordered_map<std::uint64_t, std::unique_ptr<Guarded>> files_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::call

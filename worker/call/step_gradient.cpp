@@ -6,17 +6,17 @@
 
 #include "common/text/errors.hpp"
 #include "syncrun/gradient_ready.hpp"
-#include "worker/place/user_code.hpp"
+#include "worker/process/user_code.hpp"
 
 namespace syncrun {
 
 void GradientReady::from(std::int64_t first) {
-  detail::end_if_forked();
+  detail::worker::process::end_if_forked();
   gradient_->ready_from(first);
 }
 bool GradientReady::is_used() const noexcept { return gradient_->is_cut(); }
 
-namespace detail {
+namespace detail::worker::call {
 
 namespace {
 
@@ -36,25 +36,24 @@ std::optional<Bucket> BucketCutter::next(std::size_t first) noexcept {
   return Bucket{begin, std::exchange(left_, begin)};
 }
 
-void StepGradient::begin(CommCore& comm, const RankWeights& weights, const GradientPlace& place,
-                         std::size_t bucket_bytes, BucketStart start) noexcept {
+void StepGradient::begin(comm::CommCore& comm, const comm::RankWeights& weights, const GradientPlace& place,
+                         std::size_t bucket_bytes) noexcept {
   const std::size_t bucket_elements = bucket_bytes / size_of(place.dtype);
   comm_ = &comm;
   weights_ = weights;
   place_ = place;
   ready_from_ = place.elements;
   is_cut_ = bucket_bytes != 0 && place.elements > bucket_elements;
-  start_ = start;
   cutter_ = BucketCutter(place.elements, bucket_elements);
 }
 
 void StepGradient::ready_from(std::int64_t first) {
   if (first < 0 || static_cast<std::uint64_t>(first) > place_.elements) {
-    throw_usage("GradientReady: first is from 0 to the gradient's " + std::to_string(place_.elements) +
-                " elements, got " + std::to_string(first));
+    text::throw_usage("GradientReady: first is from 0 to the gradient's " + std::to_string(place_.elements) +
+                      " elements, got " + std::to_string(first));
   }
   if (static_cast<std::size_t>(first) > ready_from_) {
-    throw_usage(
+    text::throw_usage(
         "GradientReady: what is final stays so, from the gradient's end downwards: it was said to be final from " +
         std::to_string(ready_from_) + " on, and now from " + std::to_string(first));
   }
@@ -64,9 +63,10 @@ void StepGradient::ready_from(std::int64_t first) {
 
 void StepGradient::average_from(std::size_t first) {
   while (const auto bucket = cutter_.next(first)) {
-    const InCollective mark(*comm_);
-    comm_->start_average(static_cast<std::byte*>(place_.data) + bucket->begin * size_of(place_.dtype), bucket->count(),
-                         place_.dtype, weights_, bucket->begin);
+    const std::size_t each = size_of(place_.dtype);
+    const comm::InCollective mark(*comm_, bucket->count() * each);
+    comm_->start_average(static_cast<std::byte*>(place_.data) + bucket->begin * each, bucket->count(), place_.dtype,
+                         weights_, bucket->begin);
   }
 }
 
@@ -77,5 +77,5 @@ bool StepGradient::finish() {
   return true;
 }
 
-}  // namespace detail
+}  // namespace detail::worker::call
 }  // namespace syncrun

@@ -10,7 +10,7 @@
 #include "syncrun/dtype.hpp"
 #include "worker/comm/collectives.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::call {
 
 /// A part of the gradient, in elements.
 struct Bucket {
@@ -51,10 +51,12 @@ enum class BucketStart : bool { when_ready, after_body };
 
 class StepGradient {
  public:
+  /// For the bodies that begin from now on.
+  void start_buckets(BucketStart start) noexcept { start_ = start; }
   /// Called before the body of a slice. `weights` are those of all ranks, by their rows. What they refer to must live
   /// until finish(). If `bucket_bytes` is 0, there are no buckets.
-  void begin(CommCore& comm, const RankWeights& weights, const GradientPlace& place, std::size_t bucket_bytes,
-             BucketStart start) noexcept;
+  void begin(comm::CommCore& comm, const comm::RankWeights& weights, const GradientPlace& place,
+             std::size_t bucket_bytes) noexcept;
   /// See GradientReady::from.
   void ready_from(std::int64_t first);
   bool is_cut() const noexcept { return is_cut_; }
@@ -65,8 +67,8 @@ class StepGradient {
  private:
   void average_from(std::size_t first);
 
-  CommCore* comm_ = nullptr;
-  RankWeights weights_;
+  comm::CommCore* comm_ = nullptr;
+  comm::RankWeights weights_;
   GradientPlace place_{nullptr, 0, DType::float32};
   std::size_t ready_from_ = 0;  // as the body has declared
   bool is_cut_ = false;
@@ -74,4 +76,4 @@ class StepGradient {
   BucketCutter cutter_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::call

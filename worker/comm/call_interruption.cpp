@@ -4,11 +4,11 @@
 
 #include "common/os/waited_time.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 /// If lost workers are replaced, a loss concerns only the commands of the lost ranks.
 bool CallInterruption::is_lost() const noexcept {
-  const ControlHeader& header = attachment_.control.header();
+  const protocol::ControlHeader& header = attachment_.control.header();
   if (header.lost.load(std::memory_order_seq_cst) == 0) return false;
   if (!header.respawns || command_ == nullptr) return true;
   return std::any_of(command_->ranks.begin(), command_->ranks.end(), [this](int rank) {
@@ -25,12 +25,12 @@ bool CallInterruption::is_set() const noexcept {
 void CallInterruption::raise() const {
   if (memory_ != nullptr && command_ != nullptr) memory_->keep(*command_);
   if (is_lost()) raise_session_lost(attachment_);
-  throw Abandoned();
+  throw process::Abandoned();
 }
 
-void raise_session_lost(const Attachment& attachment) {
-  attachment.slot().released_ns.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
-  throw SessionLost();
+void raise_session_lost(const process::Attachment& attachment) {
+  attachment.slot().released_ns.store(os::Clock::now().time_since_epoch().count(), std::memory_order_release);
+  throw process::SessionLost();
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

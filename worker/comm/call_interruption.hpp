@@ -5,23 +5,23 @@
 #include <cstdint>
 
 #include "worker/comm/left_memory.hpp"
-#include "worker/place/attachment.hpp"
-#include "worker/place/interruption.hpp"
+#include "worker/process/attachment.hpp"
+#include "worker/process/interruption.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
-class CallInterruption final : public Interruption {
+class CallInterruption final : public process::Interruption {
  public:
   /// Whether this rank needs its peers to come through the command.
   enum class Peers : std::uint8_t { not_needed, needed };
 
   /// `memory`, if there is one, is told when a wait ends early.
-  explicit CallInterruption(const Attachment& attachment, LeftMemory* memory = nullptr) noexcept
+  explicit CallInterruption(const process::Attachment& attachment, LeftMemory* memory = nullptr) noexcept
       : attachment_(attachment), memory_(memory) {}
 
   /// From here on, waits belong to `command`. If the peers are not needed, a failure of the command on another rank does
   /// not interrupt them.
-  void begin(const Command& command, Peers peers) noexcept {
+  void begin(const protocol::Command& command, Peers peers) noexcept {
     command_ = &command;
     needs_peers_ = peers == Peers::needed;
   }
@@ -51,14 +51,14 @@ class CallInterruption final : public Interruption {
  private:
   bool is_lost() const noexcept;
 
-  const Attachment& attachment_;
+  const process::Attachment& attachment_;
   LeftMemory* memory_;
-  const Command* command_ = nullptr;  // null before the first
+  const protocol::Command* command_ = nullptr;  // null before the first
   bool needs_peers_ = false;
   bool is_paused_ = false;
 };
 
 /// Records when this rank stopped waiting, and throws SessionLost.
-[[noreturn]] void raise_session_lost(const Attachment& attachment);
+[[noreturn]] void raise_session_lost(const process::Attachment& attachment);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

@@ -7,10 +7,10 @@
 #include <string>
 
 #include "common/arrays/reduce.hpp"
-#include "common/arrays/rows.hpp"
+#include "common/arrays/row_range.hpp"
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 // ---- division -------------------------------------------------------------------------------------------------
 
@@ -20,8 +20,8 @@ Division::Division(std::span<const std::int64_t> lengths, std::size_t element_by
       element_bytes_(element_bytes),
       lengths_(lengths) {}
 
-RowRange Division::of(int rank) const noexcept {
-  if (lengths_.empty()) return share_of(elements_, ranks_, rank);
+arrays::RowRange Division::of(int rank) const noexcept {
+  if (lengths_.empty()) return arrays::share_of(elements_, ranks_, rank);
   const std::int64_t begin = std::accumulate(lengths_.begin(), lengths_.begin() + rank, std::int64_t{0});
   return {begin, begin + lengths_[static_cast<std::size_t>(rank)]};
 }
@@ -45,14 +45,19 @@ std::uint64_t Division::fingerprint() const noexcept {
   return hash;
 }
 
-CpuComm::CpuComm(const Attachment& attachment, Meetings& meetings, const Interruption& interruption)
+CpuComm::CpuComm(const process::Attachment& attachment, Meetings& meetings, const process::Interruption& interruption)
     : attachment_(attachment), meetings_(meetings), limits_{interruption} {
   weights_.reserve(static_cast<std::size_t>(attachment.world_size));
   sources_.reserve(weights_.capacity());
   destinations_.reserve(weights_.capacity());
 }
 
-void CpuComm::begin(const Command& command) noexcept { meetings_.begin(command); }
+void CpuComm::begin(const protocol::Command& command) noexcept { meetings_.begin(command); }
+
+void CpuComm::count(std::size_t bytes) noexcept {
+  attachment_.count(protocol::Count::collectives, 1);
+  attachment_.count(protocol::Count::collective_bytes, bytes);
+}
 
 // ---- buffers --------------------------------------------------------------------------------------------------
 
@@ -72,19 +77,19 @@ std::span<std::uint32_t> CpuComm::meeting_words(int session_rank) const noexcept
 }
 
 std::uint64_t CpuComm::place_of(const void* values) const noexcept {
-  return attachment_.segment.contains(values) ? attachment_.segment.offset_of(values) : kNotInSegment;
+  return attachment_.segment.contains(values) ? attachment_.segment.offset_of(values) : protocol::kNotInSegment;
 }
 
 bool CpuComm::all_in_segment(std::size_t parity) const noexcept {
   for (int rank = 0; rank < world_size(); ++rank) {
-    if (contribution(rank, parity).offset == kNotInSegment) return false;
+    if (contribution(rank, parity).offset == protocol::kNotInSegment) return false;
   }
   return true;
 }
 
 // ---- operations -----------------------------------------------------------------------------------------------
 
-void CpuComm::barrier() { meet({0, 0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}); }
+void CpuComm::barrier() { meet({0, 0, 0, 0, protocol::CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}); }
 
 template <class Address>
 void CpuComm::collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address) {
@@ -105,11 +110,12 @@ void CpuComm::collect_sources(std::size_t parity, std::size_t skipped_bytes, Add
 
 template <class Address>
 void CpuComm::reduce_part(std::size_t parity, std::size_t elements, int root, Address&& address) {
-  const Contribution& shape = contribution(0, parity);
+  const protocol::Contribution& shape = contribution(0, parity);
   const std::size_t each = size_of(shape.dtype);
   // Parts are whole cache lines, so that no two ranks write to the same line.
   const std::size_t per_line = 64 / each;
-  const auto lines = share_of(static_cast<std::int64_t>((elements + per_line - 1) / per_line), world_size(), rank());
+  const auto lines =
+      arrays::share_of(static_cast<std::int64_t>((elements + per_line - 1) / per_line), world_size(), rank());
   const std::size_t begin = std::min(elements, static_cast<std::size_t>(lines.begin) * per_line);
   const std::size_t end = std::min(elements, static_cast<std::size_t>(lines.end) * per_line);
   collect_sources(parity, begin * each, address);
@@ -117,25 +123,26 @@ void CpuComm::reduce_part(std::size_t parity, std::size_t elements, int root, Ad
   for (int rank = 0; rank < world_size(); ++rank) {
     if (root == kAll || rank == root) destinations_.push_back(address(rank) + begin * each);
   }
-  reduce_elements(shape.dtype, shape.reduction, destinations_, sources_, weights_, end - begin);
+  arrays::reduce_elements(shape.dtype, shape.reduction, destinations_, sources_, weights_, end - begin);
 }
 
 void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
                          const RankWeights& weights) {
-  if (!can_reduce(dtype, reduction)) {
-    throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
+  if (!arrays::can_reduce(dtype, reduction)) {
+    text::throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
   }
   reduce_to(kAll, values,
-            {place_of(values), elements, weights.own, 0, CollectiveKind::all_reduce, dtype, reduction, 0});
+            {place_of(values), elements, weights.own, 0, protocol::CollectiveKind::all_reduce, dtype, reduction, 0});
 }
 
 void CpuComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
                      int root) {
-  reduce_to(root, values, {place_of(values), elements, weights.own, 0, CollectiveKind::reduce, dtype, reduction, root});
+  reduce_to(root, values,
+            {place_of(values), elements, weights.own, 0, protocol::CollectiveKind::reduce, dtype, reduction, root});
 }
 
 /// Works in place. Only the root's values are changed, or those of all ranks if `root` is kAll.
-void CpuComm::reduce_to(int root, void* values, const Contribution& mine) {
+void CpuComm::reduce_to(int root, void* values, const protocol::Contribution& mine) {
   const std::size_t each = size_of(mine.dtype);
   const std::size_t bytes = mine.elements * each;
   auto* const own = static_cast<std::byte*>(values);
@@ -150,7 +157,7 @@ void CpuComm::reduce_to(int root, void* values, const Contribution& mine) {
     if (!gets_result) return;
     collect_sources(parity, 0, [&](int rank) { return small_buffer(rank, parity); });
     destinations_.assign(1, own);
-    reduce_elements(mine.dtype, mine.reduction, destinations_, sources_, weights_, mine.elements);
+    arrays::reduce_elements(mine.dtype, mine.reduction, destinations_, sources_, weights_, mine.elements);
     return;
   }
 
@@ -175,20 +182,20 @@ void CpuComm::reduce_to(int root, void* values, const Contribution& mine) {
 
 void CpuComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
                              const RankWeights& weights) {
-  const Contribution mine{place_of(values),
-                          static_cast<std::uint64_t>(division.elements()),
-                          weights.own,
-                          division.fingerprint(),
-                          CollectiveKind::reduce_scatter,
-                          dtype,
-                          reduction,
-                          0};
+  const protocol::Contribution mine{place_of(values),
+                                    static_cast<std::uint64_t>(division.elements()),
+                                    weights.own,
+                                    division.fingerprint(),
+                                    protocol::CollectiveKind::reduce_scatter,
+                                    dtype,
+                                    reduction,
+                                    0};
   const std::size_t each = size_of(dtype);
   const int own = rank();
   auto* const to = static_cast<std::byte*>(part);
   const auto reduce_into = [&](std::byte* destination, std::size_t count) {
     destinations_.assign(1, destination);
-    reduce_elements(dtype, reduction, destinations_, sources_, weights_, count);
+    arrays::reduce_elements(dtype, reduction, destinations_, sources_, weights_, count);
   };
 
   if (division.all_bytes() <= kSmallBytes) {
@@ -225,4 +232,4 @@ void CpuComm::reduce_scatter(void* values, void* part, const Division& division,
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

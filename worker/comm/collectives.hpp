@@ -12,17 +12,17 @@
 #include <span>
 #include <vector>
 
-#include "common/arrays/rows.hpp"
+#include "common/arrays/row_range.hpp"
 #include "common/export_for_cuda.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 #include "worker/comm/meetings.hpp"
 #include "worker/comm/own_time.hpp"
-#include "worker/place/attachment.hpp"
-#include "worker/place/interruption.hpp"
-#include "worker/place/user_code.hpp"
+#include "worker/process/attachment.hpp"
+#include "worker/process/interruption.hpp"
+#include "worker/process/user_code.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 /// How the elements of an array are divided among the ranks, in rank order: evenly, as share_of divides them, or by
 /// given lengths.
@@ -33,7 +33,7 @@ class Division {
   /// `lengths` has the length of each rank's part, and must outlive this object.
   Division(std::span<const std::int64_t> lengths, std::size_t element_bytes) noexcept;
 
-  SYNCRUN_EXPORT_FOR_CUDA RowRange of(int rank) const noexcept;
+  SYNCRUN_EXPORT_FOR_CUDA arrays::RowRange of(int rank) const noexcept;
   std::int64_t elements() const noexcept { return elements_; }
   std::size_t element_bytes() const noexcept { return element_bytes_; }
   std::size_t begin_bytes(int rank) const noexcept { return static_cast<std::size_t>(of(rank).begin) * element_bytes_; }
@@ -102,7 +102,7 @@ class CommCore {
   virtual void end_group() {}
   virtual void drop_group() noexcept {}
   /// Called before the first collective of a command.
-  virtual void begin(const Command&) {}
+  virtual void begin(const protocol::Command&) {}
   /// Makes sure that the next collectives need no setup, so that they can be captured. Called by all ranks.
   virtual void prepare() {}
   /// Called by all ranks if some of them could not capture the work of a command: the collectives that a rank has captured
@@ -128,16 +128,21 @@ class CommCore {
   /// Called before and after each operation that a body calls, to record the phase.
   virtual void enter() {}
   virtual void leave() noexcept {}
+  /// For metrics: a collective begins whose whole array has this size.
+  virtual void count([[maybe_unused]] std::size_t bytes) noexcept {}
 };
 
 /// Marks the time that a body spends in a collective. If an exception leaves the collective, the phase stays, so the
 /// failure is reported with it.
 class InCollective {
  public:
+  /// The caller counts the collective when it knows the size of the whole array.
   explicit InCollective(CommCore& core) : core_(core), exceptions_(std::uncaught_exceptions()) {
-    end_if_forked();
+    process::end_if_forked();
     core_.enter();
   }
+  /// `bytes` is the size of the whole array.
+  InCollective(CommCore& core, std::size_t bytes) : InCollective(core) { core.count(bytes); }
   ~InCollective() {
     if (std::uncaught_exceptions() == exceptions_) core_.leave();
   }
@@ -186,7 +191,7 @@ class SoloComm : public CommCore {
 class CpuComm final : public CommCore {
  public:
   /// `interruption` ends waits for peers. The buffers are at the start of each rank's arena; see kReservedBytes.
-  CpuComm(const Attachment& attachment, Meetings& meetings, const Interruption& interruption);
+  CpuComm(const process::Attachment& attachment, Meetings& meetings, const process::Interruption& interruption);
 
   /// Values of up to this size are copied to a buffer, so that one meeting is enough. Above this size, a second meeting
   /// costs less time than the copy and than reducing all elements on every rank. This was measured with one core per
@@ -198,7 +203,7 @@ class CpuComm final : public CommCore {
   static constexpr std::size_t kMeetingBytes = std::size_t{4} << 10U;  // a page
   static constexpr std::size_t kReservedBytes = 2 * kSmallBytes + kChunkBytes + kMeetingBytes;
 
-  SYNCRUN_EXPORT_FOR_CUDA void begin(const Command& command) noexcept override;
+  SYNCRUN_EXPORT_FOR_CUDA void begin(const protocol::Command& command) noexcept override;
   int rank() const noexcept override { return meetings_.position(); }
   int world_size() const noexcept override { return meetings_.count(); }
   SYNCRUN_EXPORT_FOR_CUDA void barrier() override;
@@ -220,55 +225,57 @@ class CpuComm final : public CommCore {
   void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override {
     all_reduce(value, 1, dtype, reduction, weights);
   }
+  // The buffers in the arena of a rank of the command.
+  std::byte* small_buffer(int rank, std::size_t parity) const noexcept;
+  std::byte* chunk_buffer(int rank) const noexcept;
+  std::uint64_t place_of(const void* values) const noexcept;  // as in Contribution::offset
   /// Waits until no peer uses any more what this rank has in shared memory for an earlier command. Called before values
   /// are written to memory that is used again in each command.
   void reclaim_buffers() { meetings_.reclaim_buffers(limits_); }
   void enter() override {
     own_time_.pause();
-    mark(Phase::collective);
-    attachment_.fault_point(meetings_.command().id, Phase::collective);
+    mark(protocol::Phase::collective);
+    attachment_.fault_point(meetings_.command().id, protocol::Phase::collective);
   }
   void leave() noexcept override {
-    mark(Phase::function);
+    mark(protocol::Phase::function);
     own_time_.resume();
   }
+  SYNCRUN_EXPORT_FOR_CUDA void count(std::size_t bytes) noexcept override;
   /// The time of this rank without its collectives.
   OwnTime& own_time() noexcept { return own_time_; }
 
  private:
-  void mark(Phase phase) noexcept { attachment_.mark(meetings_.command().id, phase); }
-  std::size_t meet(const Contribution& mine) { return meetings_.meet(mine, limits_); }
+  void mark(protocol::Phase phase) noexcept { attachment_.mark(meetings_.command().id, phase); }
+  std::size_t meet(const protocol::Contribution& mine) { return meetings_.meet(mine, limits_); }
   void step() { meetings_.step(limits_); }
-  const Contribution& contribution(int rank, std::size_t parity) const noexcept {
+  const protocol::Contribution& contribution(int rank, std::size_t parity) const noexcept {
     return meetings_.contribution(rank, parity);
   }
   std::byte* buffers_of(int session_rank) const noexcept;
-  std::byte* small_buffer(int rank, std::size_t parity) const noexcept;
-  std::byte* chunk_buffer(int rank) const noexcept;
   bool all_in_segment(std::size_t parity) const noexcept;
   /// The root if all ranks get the result.
   static constexpr int kAll = -1;
-  void reduce_to(int root, void* values, const Contribution& mine);
+  void reduce_to(int root, void* values, const protocol::Contribution& mine);
   void collect(const void* part, void* all, const Division& division, int root);
   void spread(const void* all, std::size_t all_bytes, std::byte* part, std::size_t begin, std::size_t bytes,
-              const Contribution& mine);
+              const protocol::Contribution& mine);
   /// Reduces this rank's part of the elements. Reads the array of every rank at `address(rank)`. Writes the result to
   /// the arrays of all ranks, or of the root.
   template <class Address>
   void reduce_part(std::size_t parity, std::size_t elements, int root, Address&& address);
-  std::uint64_t place_of(const void* values) const noexcept;  // as in Contribution::offset
   /// Fills sources_ and weights_ with the values and weights of the ranks. In averages, leaves out ranks without
   /// weight.
   template <class Address>
   void collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address);
 
-  const Attachment& attachment_;
+  const process::Attachment& attachment_;
   Meetings& meetings_;
-  WaitLimits limits_;
+  process::WaitLimits limits_;
   OwnTime own_time_;
   std::vector<double> weights_;
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/arrays/reduce.hpp"
-#include "common/arrays/rows.hpp"
+#include "common/arrays/row_range.hpp"
 #include "common/text/errors.hpp"
 #include "syncrun/worker.hpp"
 #include "worker/comm/collectives.hpp"
@@ -17,11 +17,11 @@ namespace syncrun {
 
 namespace {
 
-using detail::InCollective;
-using detail::throw_usage;
+using detail::text::throw_usage;
+using detail::worker::comm::InCollective;
 
 void check_reduction(const char* what, DType dtype, Reduction reduction) {
-  if (detail::can_reduce(dtype, reduction)) return;
+  if (detail::arrays::can_reduce(dtype, reduction)) return;
   throw_usage(std::string(what) + ": " + std::string(to_string(dtype)) + " has no " +
               std::string(to_string(reduction)));
 }
@@ -33,7 +33,8 @@ void check_root(const char* what, int root, int world_size) {
 }
 
 /// A rank's part of the whole array must be as long as the division says.
-void check_length(const char* what, const detail::Division& division, int rank, std::size_t part_elements) {
+void check_length(const char* what, const detail::worker::comm::Division& division, int rank,
+                  std::size_t part_elements) {
   const std::int64_t count = division.of(rank).count();
   if (static_cast<std::int64_t>(part_elements) == count) return;
   throw_usage(std::string(what) + ": rank " + std::to_string(rank) + "'s share of " +
@@ -42,7 +43,8 @@ void check_length(const char* what, const detail::Division& division, int rank, 
 }
 
 /// The part must not overlap the whole array, unless it is exactly at its own place in it.
-void check_place(const char* what, const detail::Division& division, int rank, const void* part, const void* all) {
+void check_place(const char* what, const detail::worker::comm::Division& division, int rank, const void* part,
+                 const void* all) {
   const auto* const begin = static_cast<const std::byte*>(all);
   const auto* const own = static_cast<const std::byte*>(part);
   if (division.bytes(rank) == 0 || own == begin + division.begin_bytes(rank)) return;
@@ -53,7 +55,7 @@ void check_place(const char* what, const detail::Division& division, int rank, c
               std::to_string(division.of(rank).begin));
 }
 
-void check_whole(const char* what, const detail::Division& division, int rank, std::size_t elements) {
+void check_whole(const char* what, const detail::worker::comm::Division& division, int rank, std::size_t elements) {
   if (static_cast<std::int64_t>(elements) == division.elements()) return;
   throw_usage(std::string(what) + ": the whole array has " + std::to_string(elements) + " elements on rank " +
               std::to_string(rank) + ", and the ranks' parts have " + std::to_string(division.elements()) + " in all");
@@ -71,8 +73,8 @@ void check_lengths(const char* what, std::span<const std::int64_t> lengths, int 
 
 /// Tells all ranks the length of every rank's part and the length of the root's whole array. So all ranks see the same
 /// mismatch and throw the same error. Returns the lengths of the parts.
-std::vector<std::int64_t> tell_lengths(detail::CommCore& core, const char* what, std::size_t part, std::size_t whole,
-                                       int root) {
+std::vector<std::int64_t> tell_lengths(detail::worker::comm::CommCore& core, const char* what, std::size_t part,
+                                       std::size_t whole, int root) {
   const auto world_size = static_cast<std::size_t>(core.world_size());
   const bool is_root = core.rank() == root;
   const std::array<std::int64_t, 2> own{static_cast<std::int64_t>(part),
@@ -81,7 +83,7 @@ std::vector<std::int64_t> tell_lengths(detail::CommCore& core, const char* what,
   core.exchange(own, all);
   std::vector<std::int64_t> lengths(world_size);
   for (std::size_t rank = 0; rank < world_size; ++rank) lengths[rank] = all[2 * rank];
-  check_whole(what, detail::Division(lengths, 1), root,
+  check_whole(what, detail::worker::comm::Division(lengths, 1), root,
               static_cast<std::size_t>(all[2 * static_cast<std::size_t>(root) + 1]));
   return lengths;
 }
@@ -92,18 +94,18 @@ int Comm::rank() const noexcept { return raw_.core->rank(); }
 int Comm::world_size() const noexcept { return raw_.core->world_size(); }
 
 Share Comm::share(std::int64_t elements, int rank) const noexcept {
-  const detail::RowRange range = detail::share_of(elements, world_size(), rank);
+  const detail::arrays::RowRange range = detail::arrays::share_of(elements, world_size(), rank);
   return {range.begin, range.count()};
 }
 
 void Comm::barrier() {
-  const InCollective mark(*raw_.core);
+  const InCollective mark(*raw_.core, 0);
   raw_.core->barrier();
 }
 
 std::vector<std::int64_t> Comm::lengths(std::int64_t own) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(world_size()));
-  const InCollective mark(*raw_.core);
+  const InCollective mark(*raw_.core, all.size() * sizeof own);
   raw_.core->exchange({&own, 1}, all);
   return all;
 }
@@ -111,57 +113,59 @@ std::vector<std::int64_t> Comm::lengths(std::int64_t own) {
 namespace detail {
 
 void all_reduce_bytes(const RawComm& comm, void* values, std::size_t elements, DType dtype, Reduction reduction) {
-  const InCollective mark(*comm.core);
+  const worker::comm::InCollective mark(*comm.core, elements * size_of(dtype));
   comm.core->all_reduce(values, elements, dtype, reduction, *comm.weights);
 }
 
 void all_reduce_value(const RawComm& comm, void* value, DType dtype, Reduction reduction) {
-  const InCollective mark(*comm.core);
+  const worker::comm::InCollective mark(*comm.core, size_of(dtype));
   comm.core->all_reduce_value(value, dtype, reduction, *comm.weights);
 }
 
 void reduce_scatter_bytes(const RawComm& comm, void* values, std::size_t elements, CommTarget part, DType dtype,
                           Reduction reduction) {
   check_reduction("reduce_scatter", dtype, reduction);
-  const Division division(elements, comm.core->world_size(), size_of(dtype));
+  const worker::comm::Division division(elements, comm.core->world_size(), size_of(dtype));
   check_length("reduce_scatter", division, comm.core->rank(), part.elements);
   check_place("reduce_scatter", division, comm.core->rank(), part.data, values);
-  const InCollective mark(*comm.core);
+  const worker::comm::InCollective mark(*comm.core, division.all_bytes());
   comm.core->reduce_scatter(values, part.data, division, dtype, reduction, *comm.weights);
 }
 
 void reduce_bytes(const RawComm& comm, void* values, std::size_t elements, DType dtype, Reduction reduction, int root) {
   check_reduction("reduce", dtype, reduction);
   check_root("reduce", root, comm.core->world_size());
-  const InCollective mark(*comm.core);
+  const worker::comm::InCollective mark(*comm.core, elements * size_of(dtype));
   comm.core->reduce(values, elements, dtype, reduction, *comm.weights, root);
 }
 
 void broadcast_elements(const RawComm& comm, void* values, std::size_t elements, DType dtype, int root) {
   check_root("broadcast", root, comm.core->world_size());
-  const InCollective mark(*comm.core);
+  const worker::comm::InCollective mark(*comm.core, elements * size_of(dtype));
   comm.core->broadcast(values, elements, dtype, root);
 }
 
 void all_gather_bytes(const RawComm& comm, CommSource part, CommTarget all, PartLengths lengths) {
   if (lengths.are_given) check_lengths("all_gather", lengths.by_rank, comm.core->world_size());
-  const auto division = lengths.are_given ? Division(lengths.by_rank, part.element_bytes)
-                                          : Division(all.elements, comm.core->world_size(), part.element_bytes);
+  const auto division = lengths.are_given
+                            ? worker::comm::Division(lengths.by_rank, part.element_bytes)
+                            : worker::comm::Division(all.elements, comm.core->world_size(), part.element_bytes);
   check_length("all_gather", division, comm.core->rank(), part.elements);
   check_whole("all_gather", division, comm.core->rank(), all.elements);
   check_place("all_gather", division, comm.core->rank(), part.data, all.data);
-  const InCollective mark(*comm.core);
+  const worker::comm::InCollective mark(*comm.core, division.all_bytes());
   comm.core->all_gather(part.data, all.data, division);
 }
 
 void gather_bytes(const RawComm& comm, CommSource part, CommTarget all, int root, PartLengths lengths) {
   check_root("gather", root, comm.core->world_size());
   if (lengths.are_given) check_lengths("gather", lengths.by_rank, comm.core->world_size());
-  const InCollective mark(*comm.core);
+  const worker::comm::InCollective mark(*comm.core);
   std::vector<std::int64_t> told;
   if (!lengths.are_given)
     lengths.by_rank = told = tell_lengths(*comm.core, "gather", part.elements, all.elements, root);
-  const Division division(lengths.by_rank, part.element_bytes);
+  const worker::comm::Division division(lengths.by_rank, part.element_bytes);
+  comm.core->count(division.all_bytes());
   check_length("gather", division, comm.core->rank(), part.elements);
   if (comm.core->rank() == root) {
     check_whole("gather", division, root, all.elements);
@@ -173,11 +177,12 @@ void gather_bytes(const RawComm& comm, CommSource part, CommTarget all, int root
 void scatter_bytes(const RawComm& comm, CommSource all, CommTarget part, int root, PartLengths lengths) {
   check_root("scatter", root, comm.core->world_size());
   if (lengths.are_given) check_lengths("scatter", lengths.by_rank, comm.core->world_size());
-  const InCollective mark(*comm.core);
+  const worker::comm::InCollective mark(*comm.core);
   std::vector<std::int64_t> told;
   if (!lengths.are_given)
     lengths.by_rank = told = tell_lengths(*comm.core, "scatter", part.elements, all.elements, root);
-  const Division division(lengths.by_rank, all.element_bytes);
+  const worker::comm::Division division(lengths.by_rank, all.element_bytes);
+  comm.core->count(division.all_bytes());
   check_length("scatter", division, comm.core->rank(), part.elements);
   if (comm.core->rank() == root) {
     check_whole("scatter", division, root, all.elements);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
-void LeftMemory::keep(const Command& command) noexcept {
+void LeftMemory::keep(const protocol::Command& command) noexcept {
   last_ = command.id;
   for (const int rank : command.ranks) {
     const bool is_here = attachment_.place.nodes <= 1 || attachment_.place.has(rank);
@@ -19,7 +19,7 @@ void LeftMemory::keep(const Command& command) noexcept {
 void LeftMemory::release_if_done() noexcept {
   for (std::size_t rank = 0; rank < awaited_.size(); ++rank) {
     if (awaited_[rank] == 0) continue;
-    const WorkerSlot& peer = attachment_.control.worker(static_cast<int>(rank));
+    const protocol::WorkerSlot& peer = attachment_.control.worker(static_cast<int>(rank));
     const bool is_lost = peer.is_lost.load(std::memory_order_seq_cst) != 0;
     if (!is_lost && peer.done.load(std::memory_order_seq_cst) < awaited_[rank]) return;
     awaited_[rank] = 0;
@@ -28,4 +28,4 @@ void LeftMemory::release_if_done() noexcept {
   arena_.release_kept();
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

@@ -10,22 +10,22 @@
 #include <vector>
 
 #include "common/os/shared_heap.hpp"
-#include "worker/place/attachment.hpp"
+#include "worker/process/attachment.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 /// Used by the thread that serves calls. Costs nothing while no command fails.
 class LeftMemory {
  public:
   /// `arena`: the memory that peers can reach. Both arguments outlive this object.
-  LeftMemory(const Attachment& attachment, SharedHeap& arena)
+  LeftMemory(const process::Attachment& attachment, os::SharedHeap& arena)
       : attachment_(attachment), arena_(arena), awaited_(static_cast<std::size_t>(attachment.world_size)) {}
   LeftMemory(const LeftMemory&) = delete;
   LeftMemory& operator=(const LeftMemory&) = delete;
 
   /// This rank leaves the command early. From here on, nothing that it frees is used again, until collect() finds that
   /// all peers on this node are done with the command, or are lost. Called before anything of the command is freed.
-  void keep(const Command& command) noexcept;
+  void keep(const protocol::Command& command) noexcept;
   /// Whether this rank has left the command of this number early. A body may have caught the exception.
   bool has_left(std::uint64_t command) const noexcept { return last_ == command; }
   /// Called between commands.
@@ -37,11 +37,11 @@ class LeftMemory {
  private:
   void release_if_done() noexcept;
 
-  const Attachment& attachment_;
-  SharedHeap& arena_;
+  const process::Attachment& attachment_;
+  os::SharedHeap& arena_;
   std::vector<std::uint64_t> awaited_;  // by rank: the last such command of the rank, or 0
   std::uint64_t last_ = 0;              // the last command that this rank has left
   bool is_keeping_ = false;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

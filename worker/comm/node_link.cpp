@@ -1,15 +1,16 @@
 #include "worker/comm/node_link.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
-void NodeLink::await_taken(const WaitLimits& limits) {
+void NodeLink::await_taken(const process::WaitLimits& limits) {
   const std::uint64_t last = request().asked.load(std::memory_order_relaxed);
   meetings_.await([&] { return request().taken.load(std::memory_order_seq_cst) == last; }, limits);
 }
 
-void NodeLink::begin_exchange(const Command& command, std::uint64_t table, const WaitLimits& limits) {
+void NodeLink::begin_exchange(const protocol::Command& command, std::uint64_t table,
+                              const process::WaitLimits& limits) {
   await_taken(limits);
-  NodeRequest& own = request();
+  protocol::NodeRequest& own = request();
   own.command = command.id;
   own.step = step_++;
   own.blocks = table;
@@ -17,8 +18,8 @@ void NodeLink::begin_exchange(const Command& command, std::uint64_t table, const
   attachment_.control.header().to_master.ring();
 }
 
-void NodeLink::end_exchange(const WaitLimits& limits) {
-  const NodeRequest& own = request();
+void NodeLink::end_exchange(const process::WaitLimits& limits) {
+  const protocol::NodeRequest& own = request();
   const std::uint64_t number = own.asked.load(std::memory_order_relaxed);
   meetings_.await([&] { return own.answered.load(std::memory_order_seq_cst) >= number; }, limits);
   if (own.left_rank_plus_one == 0) return;
@@ -26,4 +27,4 @@ void NodeLink::end_exchange(const WaitLimits& limits) {
   throw_has_left(own.left_rank_plus_one - 1, attachment_.rank);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

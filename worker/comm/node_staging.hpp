@@ -11,19 +11,19 @@
 #include "common/protocol/rank_set.hpp"
 #include "worker/comm/collectives.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 class NodeStaging {
  public:
   static constexpr std::size_t kOutBytes = std::size_t{3} << 20U;
   static constexpr std::size_t kInBytes = std::size_t{4} << 20U;
-  static constexpr std::size_t kTableBytes = sizeof(NodeBlock) * kMaxWorldSize;
+  static constexpr std::size_t kTableBytes = sizeof(protocol::NodeBlock) * protocol::kMaxWorldSize;
   static constexpr std::size_t kParts = 3;
   /// The pool makes arenas large enough for this (LocalPool).
   static constexpr std::size_t kBytes = kTableBytes + kParts * (kOutBytes + kInBytes);
 
   /// What communicators use at the start of each rank's arena.
-  static constexpr std::size_t reserved_bytes(const NodePlace& place) noexcept {
+  static constexpr std::size_t reserved_bytes(const protocol::NodePlace& place) noexcept {
     return CpuComm::kReservedBytes + (place.nodes > 1 ? kBytes : 0);
   }
 
@@ -39,4 +39,4 @@ class NodeStaging {
   std::uint64_t begin_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 namespace {
 
 /// The room for the contribution of a rank in a meeting, and for its values.
 constexpr std::size_t kMeetingBytesPerRank = 64 + CpuComm::kSmallBytes;
-static_assert(kMeetingBytesPerRank * kMaxWorldSize <= NodeStaging::kOutBytes);
-static_assert(kMeetingBytesPerRank * kMaxWorldSize + NodesComm::kMediumBytes * NodesComm::kFewNodes <=
+static_assert(kMeetingBytesPerRank * protocol::kMaxWorldSize <= NodeStaging::kOutBytes);
+static_assert(kMeetingBytesPerRank * protocol::kMaxWorldSize + NodesComm::kMediumBytes * NodesComm::kFewNodes <=
               NodeStaging::kInBytes);
 static_assert(NodesComm::kMediumBytes <= CpuComm::kChunkBytes);
 
@@ -21,10 +21,11 @@ constexpr std::size_t kLine = 64;
 
 }  // namespace
 
-NodesComm::NodesComm(const Attachment& attachment, Meetings& meetings, CpuComm& here, const Interruption& interruption)
+NodesComm::NodesComm(const process::Attachment& attachment, Meetings& meetings, CpuComm& here,
+                     const process::Interruption& interruption)
     : attachment_(attachment), meetings_(meetings), here_(here), limits_{interruption}, link_(attachment, meetings) {}
 
-void NodesComm::begin(const Command& command) {
+void NodesComm::begin(const protocol::Command& command) {
   here_.begin(command);
   if (command.ranks != set_) take_sections(command.ranks);
   staging_ = NodeStaging(attachment_.control.arena_at(meetings_.rank_at(0)));
@@ -34,7 +35,7 @@ void NodesComm::begin(const Command& command) {
 
 // ---- the ranks ------------------------------------------------------------------------------------------------
 
-void NodesComm::take_sections(const RankSet& ranks) {
+void NodesComm::take_sections(const protocol::RankSet& ranks) {
   set_ = ranks;
   position_ = ranks.position_of(attachment_.rank);
   sections_.clear();
@@ -57,21 +58,6 @@ std::size_t NodesComm::section_of(int position) const noexcept {
 
 // ---- memory ---------------------------------------------------------------------------------------------------
 
-/// `local` is a position among the ranks of this node.
-std::byte* NodesComm::buffers_of(int local) const noexcept {
-  return attachment_.segment.at(attachment_.control.arena_at(meetings_.rank_at(local)));
-}
-
-std::byte* NodesComm::small_buffer(int local, std::size_t parity) const noexcept {
-  return buffers_of(local) + parity * CpuComm::kSmallBytes;
-}
-
-std::byte* NodesComm::chunk_buffer(int local) const noexcept { return small_buffer(local, 2); }
-
-std::uint64_t NodesComm::place_of(const void* values) const noexcept {
-  return attachment_.segment.contains(values) ? attachment_.segment.offset_of(values) : kNotInSegment;
-}
-
 /// The block of a round in which all nodes get the same.
 std::size_t NodesComm::block_for_all() const noexcept {
   return std::min(kMostBlockBytes, NodeStaging::kInBytes / nodes()) / kLine * kLine;
@@ -84,12 +70,12 @@ std::size_t NodesComm::block_for_each() const noexcept { return kMostBlockBytes 
 
 /// Brings the contributions of all ranks to all ranks, and checks that they agree. The meeting of this node's ranks checks
 /// theirs first.
-void NodesComm::meet(const Contribution& mine, const Payload& payload) {
+void NodesComm::meet(const protocol::Contribution& mine, const Payload& payload) {
   here_.reclaim_buffers();
   const bool sends = payload.from == kAll || payload.from == rank();
   if (sends && payload.bytes != 0)
-    std::memcpy(small_buffer(meetings_.position(), meetings_.next_parity()), payload.data, payload.bytes);
-  if (payload.to_combine != 0) std::memcpy(chunk_buffer(meetings_.position()), payload.data, payload.to_combine);
+    std::memcpy(here_.small_buffer(meetings_.position(), meetings_.next_parity()), payload.data, payload.bytes);
+  if (payload.to_combine != 0) std::memcpy(here_.chunk_buffer(meetings_.position()), payload.data, payload.to_combine);
   const std::size_t parity = meetings_.meet(mine, limits_);
   meeting_ = next_round();
   if (payload.to_combine != 0) {
@@ -107,11 +93,11 @@ void NodesComm::meet(const Contribution& mine, const Payload& payload) {
     const std::byte* const from = meeting_of(meeting_, section);
     for (int i = 0; i < sections_[section].count; ++i) {
       std::memcpy(&brought_by(sections_[section].first + i), from + static_cast<std::size_t>(i) * kContributionBytes,
-                  sizeof(Contribution));
+                  sizeof(protocol::Contribution));
     }
   }
   auto other = set_.begin();
-  for (const Contribution& contribution : brought_) {
+  for (const protocol::Contribution& contribution : brought_) {
     require_agreement(brought_.front(), set_.first(), contribution, *other);
     ++other;
   }
@@ -122,14 +108,14 @@ void NodesComm::put_meeting(const Round& round, const Payload& payload, std::siz
   const Section& own = own_section();
   std::byte* to = round.out;
   for (int i = 0; i < own.count; ++i, to += kContributionBytes)
-    std::memcpy(to, &meetings_.contribution(i, parity), sizeof(Contribution));
+    std::memcpy(to, &meetings_.contribution(i, parity), sizeof(protocol::Contribution));
   for (int i = 0; i < own.count; ++i) {
     if (payload.stride == 0 || (payload.from != kAll && payload.from != own.first + i)) continue;
-    std::memcpy(to, small_buffer(i, parity), payload.stride);
+    std::memcpy(to, here_.small_buffer(i, parity), payload.stride);
     to += payload.stride;
   }
   to += payload.of_node;  // combine_here has put it there
-  auto* const table = attachment_.segment.at<NodeBlock>(staging_.table());
+  auto* const table = attachment_.segment.at<protocol::NodeBlock>(staging_.table());
   for (std::size_t section = 0; section < nodes(); ++section) {
     const std::size_t room = meeting_room(section);
     table[section] = {round.out_at, static_cast<std::uint64_t>(to - round.out), round.in_at + room,
@@ -190,9 +176,9 @@ void NodesComm::run(const Round& round) {
 void NodesComm::begin_exchange(const Round& round) {
   if (!is_leader()) return;
   link_.await_taken(limits_);
-  auto* const table = attachment_.segment.at<NodeBlock>(staging_.table());
+  auto* const table = attachment_.segment.at<protocol::NodeBlock>(staging_.table());
   for (std::size_t section = 0; section < nodes(); ++section) {
-    const NodeBlock& block = blocks_[section];
+    const protocol::NodeBlock& block = blocks_[section];
     table[section] = {round.out_at + block.from, block.from_bytes, round.in_at + block.to, block.to_bytes};
   }
   link_.begin_exchange(meetings_.command(), staging_.table(), limits_);
@@ -223,6 +209,8 @@ std::size_t NodesComm::largest_section(const Division& division) const noexcept 
   return largest;
 }
 
-void NodesComm::barrier() { meet({0, 0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}, {}); }
+void NodesComm::barrier() {
+  meet({0, 0, 0, 0, protocol::CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}, {});
+}
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

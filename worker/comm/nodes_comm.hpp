@@ -13,7 +13,7 @@
 #include "worker/comm/node_link.hpp"
 #include "worker/comm/node_staging.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 /// The ranks of a command that are on several nodes. Here, a rank, a peer and a root are positions among these ranks. The
 /// ranks of a node have neighbouring positions. They are a section.
@@ -32,7 +32,8 @@ namespace syncrun::detail {
 class NodesComm final : public CommCore {
  public:
   /// `here` is the communicator of the ranks of this node. All must outlive this object.
-  NodesComm(const Attachment& attachment, Meetings& meetings, CpuComm& here, const Interruption& interruption);
+  NodesComm(const process::Attachment& attachment, Meetings& meetings, CpuComm& here,
+            const process::Interruption& interruption);
 
   /// From this size on, an array that is reduced among more than two nodes is divided among them.
   static constexpr std::size_t kDividedBytes = std::size_t{1} << 20U;
@@ -41,7 +42,7 @@ class NodesComm final : public CommCore {
   static constexpr std::size_t kMediumBytes = std::size_t{64} << 10U;
   static constexpr std::size_t kFewNodes = 16;
 
-  void begin(const Command& command) override;
+  void begin(const protocol::Command& command) override;
   int rank() const noexcept override { return position_; }
   int world_size() const noexcept override { return set_.count(); }
   void barrier() override;
@@ -61,12 +62,13 @@ class NodesComm final : public CommCore {
     all_reduce(value, 1, dtype, reduction, weights);
   }
   void enter() override { here_.enter(); }
+  void count(std::size_t bytes) noexcept override { here_.count(bytes); }
   void leave() noexcept override { here_.leave(); }
 
  private:
   /// The room for one rank's contribution to a meeting.
   static constexpr std::size_t kContributionBytes = 64;
-  static_assert(sizeof(Contribution) <= kContributionBytes);
+  static_assert(sizeof(protocol::Contribution) <= kContributionBytes);
   /// All ranks send, or all ranks get the result.
   static constexpr int kAll = -1;
   /// The ranks of a node: positions [first, first + count).
@@ -108,27 +110,23 @@ class NodesComm final : public CommCore {
   };
 
   // The ranks.
-  void take_sections(const RankSet& ranks);
+  void take_sections(const protocol::RankSet& ranks);
   bool is_leader() const noexcept { return meetings_.position() == 0; }
   const Section& own_section() const noexcept { return sections_[own_]; }
   std::size_t section_of(int position) const noexcept;
   std::size_t nodes() const noexcept { return sections_.size(); }
 
   // Memory.
-  std::byte* buffers_of(int local) const noexcept;
-  std::byte* small_buffer(int local, std::size_t parity) const noexcept;
-  std::byte* chunk_buffer(int local) const noexcept;
-  std::uint64_t place_of(const void* values) const noexcept;
   std::size_t block_for_all() const noexcept;
   std::size_t block_for_each() const noexcept;
 
   // Meetings.
-  void meet(const Contribution& mine, const Payload& payload);
+  void meet(const protocol::Contribution& mine, const Payload& payload);
   void put_meeting(const Round& round, const Payload& payload, std::size_t parity);
   const std::byte* meeting_of(const Round& round, std::size_t section) const noexcept;
   std::size_t meeting_room(std::size_t section) const noexcept;
   void combine_here(std::size_t parity, const Payload& payload);
-  Contribution& brought_by(int position) noexcept { return brought_[static_cast<std::size_t>(position)]; }
+  protocol::Contribution& brought_by(int position) noexcept { return brought_[static_cast<std::size_t>(position)]; }
   const std::byte* payload_of(int position, const Payload& payload) const noexcept;
 
   // Rounds.
@@ -160,27 +158,27 @@ class NodesComm final : public CommCore {
   void collect(const void* part, void* all, const Division& division, int root);
   void collect_large(const void* part, void* all, const Division& division, int root);
 
-  const Attachment& attachment_;
+  const process::Attachment& attachment_;
   Meetings& meetings_;
   CpuComm& here_;
-  WaitLimits limits_;
+  process::WaitLimits limits_;
   NodeLink link_;
   NodeStaging staging_{0};  // of the leader
-  RankSet set_;
+  protocol::RankSet set_;
   std::vector<Section> sections_;  // in the order of the nodes
   std::size_t own_ = 0;            // this node's
   int position_ = 0;
   std::uint64_t rounds_ = 0;
-  Round meeting_{};                    // the last meeting
-  std::vector<NodeBlock> blocks_;      // of the next exchange
-  std::vector<Contribution> brought_;  // to the last meeting, by position
-  bool is_in_place_ = false;           // the values of all ranks of this node are in the segment
-  std::vector<double> weights_;        // of the ranks that count, in an average
-  std::vector<int> counting_;          // these ranks, by position
-  std::vector<char> counts_;           // by section: whether it has such a rank
+  Round meeting_{};                              // the last meeting
+  std::vector<protocol::NodeBlock> blocks_;      // of the next exchange
+  std::vector<protocol::Contribution> brought_;  // to the last meeting, by position
+  bool is_in_place_ = false;                     // the values of all ranks of this node are in the segment
+  std::vector<double> weights_;                  // of the ranks that count, in an average
+  std::vector<int> counting_;                    // these ranks, by position
+  std::vector<char> counts_;                     // by section: whether it has such a rank
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;
   std::vector<Piece> pieces_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

@@ -5,29 +5,30 @@
 #include <string>
 
 #include "common/arrays/reduce.hpp"
-#include "common/arrays/rows.hpp"
+#include "common/arrays/row_range.hpp"
 #include "common/text/errors.hpp"
 #include "worker/comm/nodes_comm.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 // ---- operations -----------------------------------------------------------------------------------------------
 
 void NodesComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
                            const RankWeights& weights) {
-  if (!can_reduce(dtype, reduction)) {
-    throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
+  if (!arrays::can_reduce(dtype, reduction)) {
+    text::throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
   }
   const std::size_t bytes = elements * size_of(dtype);
   const bool is_small = bytes <= CpuComm::kSmallBytes;
-  const std::size_t partial_bytes = elements * size_of(partial_type(dtype));
+  const std::size_t partial_bytes = elements * size_of(arrays::partial_type(dtype));
   const bool is_medium = !is_small && partial_bytes <= kMediumBytes && nodes() <= kFewNodes;
   Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
   if (is_medium) {
     payload.to_combine = bytes;
     payload.of_node = partial_bytes;
   }
-  meet({place_of(values), elements, weights.own, 0, CollectiveKind::all_reduce, dtype, reduction, 0}, payload);
+  meet({here_.place_of(values), elements, weights.own, 0, protocol::CollectiveKind::all_reduce, dtype, reduction, 0},
+       payload);
   collect_weights();
   if (is_small) return reduce_small(values, 0, elements, payload);
   if (is_medium) return reduce_medium(values, elements);
@@ -43,7 +44,8 @@ void NodesComm::reduce(void* values, std::size_t elements, DType dtype, Reductio
   const std::size_t bytes = elements * size_of(dtype);
   const bool is_small = bytes <= CpuComm::kSmallBytes;
   const Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
-  meet({place_of(values), elements, weights.own, 0, CollectiveKind::reduce, dtype, reduction, root}, payload);
+  meet({here_.place_of(values), elements, weights.own, 0, protocol::CollectiveKind::reduce, dtype, reduction, root},
+       payload);
   collect_weights();
   if (!is_small) return reduce_large(values, root);
   if (rank() == root) reduce_small(values, 0, elements, payload);
@@ -54,8 +56,8 @@ void NodesComm::reduce_scatter(void* values, void* part, const Division& divisio
   const std::size_t bytes = division.all_bytes();
   const bool is_small = bytes <= CpuComm::kSmallBytes;
   const Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
-  meet({place_of(values), static_cast<std::uint64_t>(division.elements()), weights.own, division.fingerprint(),
-        CollectiveKind::reduce_scatter, dtype, reduction, 0},
+  meet({here_.place_of(values), static_cast<std::uint64_t>(division.elements()), weights.own, division.fingerprint(),
+        protocol::CollectiveKind::reduce_scatter, dtype, reduction, 0},
        payload);
   collect_weights();
   if (!is_small) return reduce_in_parts(values, part, division);
@@ -68,7 +70,7 @@ void NodesComm::reduce_scatter(void* values, void* part, const Division& divisio
 void NodesComm::collect_weights() {
   const bool averages = brought_.front().reduction == Reduction::avg;
   double total = 0;
-  for (const Contribution& contribution : brought_) total += static_cast<double>(contribution.weight);
+  for (const protocol::Contribution& contribution : brought_) total += static_cast<double>(contribution.weight);
   weights_.clear();
   counting_.clear();
   counts_.assign(nodes(), 0);
@@ -83,8 +85,9 @@ void NodesComm::collect_weights() {
     }
   }
   const auto own = brought_.begin() + own_section().first;
-  is_in_place_ = std::all_of(own, own + own_section().count,
-                             [](const Contribution& contribution) { return contribution.offset != kNotInSegment; });
+  is_in_place_ = std::all_of(own, own + own_section().count, [](const protocol::Contribution& contribution) {
+    return contribution.offset != protocol::kNotInSegment;
+  });
 }
 
 /// The values of all ranks have come with the meeting.
@@ -92,15 +95,16 @@ void NodesComm::reduce_small(void* to, std::size_t begin_bytes, std::size_t elem
   sources_.clear();
   for (const int position : counting_) sources_.push_back(payload_of(position, payload) + begin_bytes);
   destinations_.assign(1, to);
-  reduce_elements(brought_.front().dtype, brought_.front().reduction, destinations_, sources_, weights_, elements);
+  arrays::reduce_elements(brought_.front().dtype, brought_.front().reduction, destinations_, sources_, weights_,
+                          elements);
 }
 
 /// This rank's share of elements that the ranks of the node handle together. Shares are whole cache lines, so that no two
 /// ranks write to the same line.
 NodesComm::Range NodesComm::own_lines(std::size_t elements, DType dtype) const noexcept {
   const std::size_t per_line = 64 / size_of(dtype);
-  const auto lines = share_of(static_cast<std::int64_t>((elements + per_line - 1) / per_line), own_section().count,
-                              meetings_.position());
+  const auto lines = arrays::share_of(static_cast<std::int64_t>((elements + per_line - 1) / per_line),
+                                      own_section().count, meetings_.position());
   return {std::min(elements, static_cast<std::size_t>(lines.begin) * per_line),
           std::min(elements, static_cast<std::size_t>(lines.end) * per_line)};
 }
@@ -108,29 +112,29 @@ NodesComm::Range NodesComm::own_lines(std::size_t elements, DType dtype) const n
 /// Before the meeting's exchange: combines the arrays that the ranks of this node have copied to their chunk buffers. In an
 /// average, ranks count by their weights, and later nodes by theirs.
 void NodesComm::combine_here(std::size_t parity, const Payload& payload) {
-  const Contribution& shape = meetings_.contribution(0, parity);
+  const protocol::Contribution& shape = meetings_.contribution(0, parity);
   double total = 0;
   for (int i = 0; i < own_section().count; ++i) total += static_cast<double>(meetings_.contribution(i, parity).weight);
   const std::size_t each = size_of(shape.dtype);
-  const ElementTypes types{shape.dtype, partial_type(shape.dtype)};
+  const arrays::ElementTypes types{shape.dtype, arrays::partial_type(shape.dtype)};
   const Range lines = own_lines(payload.to_combine / each, shape.dtype);
   sources_.clear();
   weights_.clear();
   for (int i = 0; i < own_section().count; ++i) {
     const auto weight = static_cast<double>(meetings_.contribution(i, parity).weight);
     if (shape.reduction == Reduction::avg && weight == 0 && total != 0) continue;  // 0 times NaN is not 0
-    sources_.push_back(chunk_buffer(i) + lines.begin * each);
+    sources_.push_back(here_.chunk_buffer(i) + lines.begin * each);
     weights_.push_back(total == 0 ? 0 : weight / total);
   }
   std::byte* const to = meeting_.out + static_cast<std::size_t>(own_section().count) * kContributionBytes;
   destinations_.assign(1, to + lines.begin * size_of(types.to));
-  reduce_elements(types, shape.reduction, destinations_, sources_, weights_, lines.end - lines.begin);
+  arrays::reduce_elements(types, shape.reduction, destinations_, sources_, weights_, lines.end - lines.begin);
 }
 
 /// What each node has combined has come with the meeting.
 void NodesComm::reduce_medium(void* to, std::size_t elements) {
   double total = 0;
-  for (const Contribution& contribution : brought_) total += static_cast<double>(contribution.weight);
+  for (const protocol::Contribution& contribution : brought_) total += static_cast<double>(contribution.weight);
   sources_.clear();
   weights_.clear();
   for (std::size_t section = 0; section < nodes(); ++section) {
@@ -142,20 +146,20 @@ void NodesComm::reduce_medium(void* to, std::size_t elements) {
     weights_.push_back(total == 0 ? 0 : weight / total);
   }
   destinations_.assign(1, to);
-  const Contribution& shape = brought_.front();
-  reduce_elements({partial_type(shape.dtype), shape.dtype}, shape.reduction, destinations_, sources_, weights_,
-                  elements);
+  const protocol::Contribution& shape = brought_.front();
+  arrays::reduce_elements({arrays::partial_type(shape.dtype), shape.dtype}, shape.reduction, destinations_, sources_,
+                          weights_, elements);
 }
 
 /// Combines pieces of the arrays of this node's ranks, and puts them into what goes out.
 void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> pieces, const Round& round) {
-  const Contribution& shape = brought_.front();
+  const protocol::Contribution& shape = brought_.front();
   const std::size_t each = size_of(shape.dtype);
-  const ElementTypes types{shape.dtype, partial_type(shape.dtype)};
+  const arrays::ElementTypes types{shape.dtype, arrays::partial_type(shape.dtype)};
   if (!is_in_place_) {
     for (const Piece& piece : pieces) {
       if (piece.count == 0) continue;
-      std::memcpy(chunk_buffer(meetings_.position()) + piece.at, values + piece.begin * each, piece.count * each);
+      std::memcpy(here_.chunk_buffer(meetings_.position()) + piece.at, values + piece.begin * each, piece.count * each);
     }
     step();
   }
@@ -169,21 +173,21 @@ void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> piec
       if (sources_.empty()) first_weight = i;
       const std::byte* const from = is_in_place_
                                         ? attachment_.segment.at(brought_by(counting_[i]).offset) + piece.begin * each
-                                        : chunk_buffer(local) + piece.at;
+                                        : here_.chunk_buffer(local) + piece.at;
       sources_.push_back(from + lines.begin * each);
     }
     if (sources_.empty() || lines.begin == lines.end) continue;
     destinations_.assign(1, round.out + piece.at + lines.begin * size_of(types.to));
-    reduce_elements(types, shape.reduction, destinations_, sources_,
-                    std::span(weights_).subspan(first_weight, sources_.size()), lines.end - lines.begin);
+    arrays::reduce_elements(types, shape.reduction, destinations_, sources_,
+                            std::span(weights_).subspan(first_weight, sources_.size()), lines.end - lines.begin);
   }
 }
 
 /// Combines what the nodes have put into their blocks, in the order of the nodes. Writes it to destinations_.
 void NodesComm::combine_nodes(const Round& round, std::size_t block, std::size_t own_at, Range elements) {
-  const Contribution& shape = brought_.front();
+  const protocol::Contribution& shape = brought_.front();
   if (elements.begin >= elements.end) return;
-  const ElementTypes types{partial_type(shape.dtype), shape.dtype};
+  const arrays::ElementTypes types{arrays::partial_type(shape.dtype), shape.dtype};
   sources_.clear();
   for (std::size_t section = 0; section < nodes(); ++section) {
     if (counts_[section] == 0) continue;
@@ -191,14 +195,14 @@ void NodesComm::combine_nodes(const Round& round, std::size_t block, std::size_t
   }
   // The weights are in the values already.
   const Reduction reduction = shape.reduction == Reduction::avg ? Reduction::sum : shape.reduction;
-  reduce_elements(types, reduction, destinations_, sources_, {}, elements.end - elements.begin);
+  arrays::reduce_elements(types, reduction, destinations_, sources_, {}, elements.end - elements.begin);
 }
 
 /// Works in place. Only the root's values are changed, or those of all ranks if `root` is kAll. While the nodes exchange the
 /// blocks of a round, the ranks use those of the round before, and fill those of the next one.
 void NodesComm::reduce_large(void* values, int root) {
   const std::size_t elements = brought_.front().elements;
-  const std::size_t chunk = block_for_all() / size_of(partial_type(brought_.front().dtype));
+  const std::size_t chunk = block_for_all() / size_of(arrays::partial_type(brought_.front().dtype));
   auto* const own = static_cast<std::byte*>(values);
   const auto chunk_at = [&](std::size_t begin) { return Range{begin, std::min(elements, begin + chunk)}; };
   Round current = fill_chunk(own, chunk_at(0));
@@ -229,7 +233,7 @@ void NodesComm::exchange_chunk(const Round& round, Range elements, int root) {
   plan(block_for_all());
   for (std::size_t section = 0; section < nodes(); ++section) {
     const bool takes = root == kAll || section == root_section;
-    const std::size_t bytes = (elements.end - elements.begin) * size_of(partial_type(brought_.front().dtype));
+    const std::size_t bytes = (elements.end - elements.begin) * size_of(arrays::partial_type(brought_.front().dtype));
     blocks_[section].from_bytes = takes && counts_[own_] != 0 ? bytes : 0;
   }
   begin_exchange(round);
@@ -255,7 +259,7 @@ void NodesComm::use_chunk(const Round& round, std::byte* values, Range elements,
 /// Each rank gets its part of the result. In each round, every node gets a piece of the parts of its ranks.
 void NodesComm::reduce_in_parts(void* values, void* part, const Division& division) {
   const std::size_t each = size_of(brought_.front().dtype);
-  const std::size_t partial_each = size_of(partial_type(brought_.front().dtype));
+  const std::size_t partial_each = size_of(arrays::partial_type(brought_.front().dtype));
   const std::size_t block = block_for_each();
   const std::size_t piece = block / partial_each * each;  // what fills a block, once it is combined
   const std::size_t own_begin = division.begin_bytes(rank());
@@ -283,4 +287,4 @@ void NodesComm::reduce_in_parts(void* values, void* part, const Division& divisi
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

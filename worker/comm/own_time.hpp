@@ -6,7 +6,7 @@
 
 #include <chrono>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::comm {
 
 /// The time between begin() and end(), without the time between pause() and resume(). Outside of a measured call, pause
 /// and resume do nothing. For the thread that serves calls.
@@ -39,4 +39,4 @@ class OwnTime {
   std::chrono::nanoseconds total_{};
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::comm

@@ -1,37 +1,32 @@
 #include "worker/devices/communicators.hpp"
 
-#include "worker/devices/device.hpp"
+namespace syncrun::detail::worker::devices {
 
-namespace syncrun::detail {
-
-Communicators::Communicators(const Attachment& attachment, SharedHeap& arena, CpuComm& host, WorkerDevice& device,
-                             NodesComm* nodes)
+Communicators::Communicators(const process::Attachment& attachment, os::SharedHeap& arena, comm::CpuComm& host,
+                             WorkerDevice& device, comm::NodesComm* nodes)
     : host_(host),
-      nodes_(nodes),
+      nodes_comm_(nodes),
       device_(device),
-      from_host_(
-          attachment.segment, arena, host, [&host] { host.reclaim_buffers(); }, device) {
-  if (nodes != nullptr)
-    from_nodes_.emplace(
-        attachment.segment, arena, *nodes, [&host] { host.reclaim_buffers(); }, device);
+      is_on_host_(!device.parts().is_gpu()),
+      from_host_(attachment.segment, arena, host, host, device.parts().memory) {
+  if (nodes != nullptr) from_nodes_.emplace(attachment.segment, arena, *nodes, host, device.parts().memory);
 }
 
-CommCore& Communicators::of(const CommandHead& command) {
+comm::CommCore& Communicators::of(const protocol::CommandHead& command) {
   switch (command.comm.path()) {
-    case CommPath::alone: return device_.solo();
-    case CommPath::devices: return device_.comm(command);
-    case CommPath::nodes:
-    case CommPath::host: break;
+    case protocol::CommPath::alone: return device_.solo();
+    case protocol::CommPath::devices: return device_.comm(command);
+    case protocol::CommPath::nodes:
+    case protocol::CommPath::host: break;
   }
   return through_host(command);
 }
 
 /// The communicator of a CPU device is already in host memory.
-CommCore& Communicators::through_host(const CommandHead& command) noexcept {
+comm::CommCore& Communicators::through_host(const protocol::CommandHead& command) noexcept {
   if (command.ranks.is_single()) return device_.solo();
-  const bool is_on_host = device_.gpu() == nullptr;
-  if (command.comm.spans_nodes()) return is_on_host ? *nodes_ : *from_nodes_;
-  return is_on_host ? host_ : from_host_;
+  if (command.comm.spans_nodes()) return is_on_host_ ? *nodes_comm_ : *from_nodes_;
+  return is_on_host_ ? host_ : from_host_;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices

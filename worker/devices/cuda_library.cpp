@@ -5,10 +5,12 @@
 
 #include <string>
 
+#include "common/os/before_cuda.hpp"
+#include "common/os/part_version.hpp"
 #include "common/text/errors.hpp"
-#include "worker/devices/gpu_device.hpp"
+#include "worker/devices/device.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices {
 
 namespace {
 
@@ -25,17 +27,21 @@ std::string own_folder() {
 
 }  // namespace
 
-std::unique_ptr<GpuDevice> make_cuda_device(const DeviceContext& context) {
+std::unique_ptr<WorkerDevice> make_cuda_device(const DeviceContext& context) {
+  os::load_what_comes_before_cuda();
   void* library = ::dlopen((own_folder() + kLibraryName).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) library = ::dlopen(kLibraryName, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
-    throw Error(ErrorKind::system, std::string("cannot load the CUDA part of Syncrun: ") + (why ? why : kLibraryName));
+    throw Error(ErrorKind::system, std::string("cannot load the CUDA part of Syncrun: ") + (why ? why : kLibraryName) +
+                                       ". It is in the package syncrun-cuda. Or use CPU devices: syncrun -n cpu");
   }
-  using Make = GpuDevice* (*)(const DeviceContext&);
+  const std::string why_not = os::why_part_does_not_fit(kLibraryName, library);
+  if (!why_not.empty()) throw Error(ErrorKind::system, why_not);
+  using Make = WorkerDevice* (*)(const DeviceContext&);
   const auto make = reinterpret_cast<Make>(::dlsym(library, "syncrun_make_cuda_device"));
   if (make == nullptr) throw Error(ErrorKind::system, std::string(kLibraryName) + " is of another Syncrun");
-  return std::unique_ptr<GpuDevice>(make(context));
+  return std::unique_ptr<WorkerDevice>(make(context));
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices

@@ -1,6 +1,6 @@
 #include "worker/devices/hardware.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices {
 
 std::string describe_cpu(std::istream& cpuinfo) {
   constexpr std::string_view kKey = "model name";
@@ -13,4 +13,4 @@ std::string describe_cpu(std::istream& cpuinfo) {
   return "a CPU worker";
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices

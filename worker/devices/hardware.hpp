@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices {
 
 /// "NVIDIA H100 PCIe, 85 GB". A GB is 10^9 bytes. In the header, because the library for CUDA devices uses it too.
 inline std::string describe_gpu(std::string_view model, std::uint64_t memory_bytes) {
@@ -19,4 +19,4 @@ inline std::string describe_gpu(std::string_view model, std::uint64_t memory_byt
 /// machines that are not x86.
 std::string describe_cpu(std::istream& cpuinfo);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices

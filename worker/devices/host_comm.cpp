@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "common/os/segment.hpp"
-#include "worker/devices/device.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices {
 
 HostComm::~HostComm() {
-  if (room_ != 0) arena_.free(room_, SharedHeap::Giveback::later);
+  if (room_ != 0) arena_.free(room_, os::SharedHeap::Giveback::later);
 }
 
 // ---- the room -------------------------------------------------------------------------------------------------
@@ -17,13 +16,13 @@ HostComm::~HostComm() {
 /// Returns memory of the arena, where the peers read this rank's values and may write the result. The same memory is
 /// used for all collectives. Waits for peers that may still use it for an earlier command.
 std::byte* HostComm::room_for(std::size_t bytes) {
-  reclaim_();
+  node_.reclaim_buffers();
   if (bytes > room_bytes_ || room_ == 0) {
-    device_.finish();  // the device may still copy from the old memory
-    if (room_ != 0) arena_.free(std::exchange(room_, 0), SharedHeap::Giveback::later);
+    memory_.finish();  // the device may still copy from the old memory
+    if (room_ != 0) arena_.free(std::exchange(room_, 0), os::SharedHeap::Giveback::later);
     room_bytes_ = 0;
-    const std::size_t larger = std::max(bytes, CpuComm::kSmallBytes);
-    room_ = arena_.allocate(larger, SharedHeap::Contents::any, "a collective through shared memory");
+    const std::size_t larger = std::max(bytes, comm::CpuComm::kSmallBytes);
+    room_ = arena_.allocate(larger, os::SharedHeap::Contents::any, "a collective through shared memory");
     room_bytes_ = larger;
   }
   return segment_.at(room_);
@@ -31,8 +30,8 @@ std::byte* HostComm::room_for(std::size_t bytes) {
 
 /// Copies values to the room. When it returns, the values are there, and no earlier copy from the room is left.
 void HostComm::copy_out(std::byte* to, const void* values, std::size_t bytes) {
-  device_.copy_out(to, values, bytes);
-  device_.finish();
+  memory_.copy_out(to, values, bytes);
+  memory_.finish();
 }
 
 /// Copies values to the beginning of the room, and returns it.
@@ -45,27 +44,27 @@ std::byte* HostComm::bring(const void* values, std::size_t bytes) {
 // ---- reductions -----------------------------------------------------------------------------------------------
 
 void HostComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
-                          const RankWeights& weights) {
+                          const comm::RankWeights& weights) {
   const std::size_t bytes = elements * size_of(dtype);
   std::byte* const room = bring(values, bytes);
   host_.all_reduce(room, elements, dtype, reduction, weights);
-  device_.copy_in(values, room, bytes);
+  memory_.copy_in(values, room, bytes);
 }
 
-void HostComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
-                      int root) {
+void HostComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                      const comm::RankWeights& weights, int root) {
   const std::size_t bytes = elements * size_of(dtype);
   std::byte* const room = bring(values, bytes);
   host_.reduce(room, elements, dtype, reduction, weights, root);
-  if (rank() == root) device_.copy_in(values, room, bytes);
+  if (rank() == root) memory_.copy_in(values, room, bytes);
 }
 
-void HostComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
-                              const RankWeights& weights) {
+void HostComm::reduce_scatter(void* values, void* part, const comm::Division& division, DType dtype,
+                              Reduction reduction, const comm::RankWeights& weights) {
   std::byte* const room = bring(values, division.all_bytes());
   std::byte* const own = room + division.begin_bytes(rank());
   host_.reduce_scatter(room, own, division, dtype, reduction, weights);
-  device_.copy_in(part, own, division.bytes(rank()));
+  memory_.copy_in(part, own, division.bytes(rank()));
 }
 
 // ---- moves ----------------------------------------------------------------------------------------------------
@@ -76,34 +75,34 @@ void HostComm::broadcast(void* values, std::size_t elements, DType dtype, int ro
   std::byte* const room = room_for(bytes);
   copy_out(room, values, is_root ? bytes : 0);
   host_.broadcast(room, elements, dtype, root);
-  if (!is_root) device_.copy_in(values, room, bytes);
+  if (!is_root) memory_.copy_in(values, room, bytes);
 }
 
-void HostComm::all_gather(const void* part, void* all, const Division& division) {
+void HostComm::all_gather(const void* part, void* all, const comm::Division& division) {
   std::byte* const room = room_for(division.all_bytes());
   std::byte* const own = room + division.begin_bytes(rank());
   copy_out(own, part, division.bytes(rank()));
   host_.all_gather(own, room, division);
-  device_.copy_in(all, room, division.all_bytes());
+  memory_.copy_in(all, room, division.all_bytes());
 }
 
 /// Only the root has room for all parts.
-void HostComm::gather(const void* part, void* all, const Division& division, int root) {
+void HostComm::gather(const void* part, void* all, const comm::Division& division, int root) {
   const bool is_root = rank() == root;
   std::byte* const room = room_for(is_root ? division.all_bytes() : division.bytes(rank()));
   std::byte* const own = is_root ? room + division.begin_bytes(rank()) : room;
   copy_out(own, part, division.bytes(rank()));
   host_.gather(own, room, division, root);
-  if (is_root) device_.copy_in(all, room, division.all_bytes());
+  if (is_root) memory_.copy_in(all, room, division.all_bytes());
 }
 
-void HostComm::scatter(const void* all, void* part, const Division& division, int root) {
+void HostComm::scatter(const void* all, void* part, const comm::Division& division, int root) {
   const bool is_root = rank() == root;
   std::byte* const room = room_for(is_root ? division.all_bytes() : division.bytes(rank()));
   std::byte* const own = is_root ? room + division.begin_bytes(rank()) : room;
   copy_out(room, all, is_root ? division.all_bytes() : 0);
   host_.scatter(room, own, division, root);
-  device_.copy_in(part, own, division.bytes(rank()));
+  memory_.copy_in(part, own, division.bytes(rank()));
 }
 
 std::int64_t HostComm::agree(std::int64_t own) {
@@ -111,4 +110,4 @@ std::int64_t HostComm::agree(std::int64_t own) {
   return own;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices

@@ -5,7 +5,7 @@
 
 #include "syncrun/error.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices {
 
 void Staging::begin_command(std::uint64_t command) {
   if (std::exchange(is_used_, false)) {
@@ -65,10 +65,10 @@ void* Staging::bring(std::size_t argument, const SharedRows& from, const RowsWan
 }
 
 void* Staging::gather_local(std::size_t argument, const std::byte* array, std::size_t row_bytes,
-                            const std::int64_t* indices, std::int64_t rows) {
+                            std::span<const std::int64_t> indices) {
   is_used_ = true;
-  void* const to = memory_of(set()[argument], row_bytes * static_cast<std::size_t>(rows));
-  if (rows != 0) lanes_.gather_local(to, array, row_bytes, indices, rows);
+  void* const to = memory_of(set()[argument], row_bytes * indices.size());
+  if (!indices.empty()) lanes_.gather_local(to, array, row_bytes, indices.data(), std::ssize(indices));
   return to;
 }
 
@@ -103,4 +103,4 @@ StagingLanes::Block Staging::allocate(std::size_t bytes) {
   return lanes_.allocate(bytes, StagingLanes::Effort::all);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices

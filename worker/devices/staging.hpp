@@ -21,17 +21,9 @@
 #include <vector>
 
 #include "common/export_for_cuda.hpp"
-#include "worker/devices/device.hpp"
+#include "worker/devices/device_parts.hpp"
 
-namespace syncrun::detail {
-
-/// Rows of an array: those with the given indices, or if `indices` is null, `rows` rows from `first` on.
-struct RowsWanted {
-  const std::int64_t* indices;
-  std::int64_t first;
-  std::int64_t rows;
-  friend bool operator==(const RowsWanted&, const RowsWanted&) = default;
-};
+namespace syncrun::detail::worker::devices {
 
 /// What Staging requires of a device: two lanes of work, each in the order of the requests, and memory for rows. Members
 /// throw Error: system, cuda.
@@ -69,28 +61,22 @@ class StagingLanes {
   virtual void await_ahead() noexcept = 0;
 };
 
-class SYNCRUN_EXPORT_FOR_CUDA Staging {
+class SYNCRUN_EXPORT_FOR_CUDA Staging : public InputStage {
  public:
   explicit Staging(StagingLanes& lanes) noexcept : lanes_(lanes) {}
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
 
-  /// Called before the inputs of a call are requested.
-  void begin_command(std::uint64_t command);
-  /// Between these two, bring() requests inputs of a later call, which has this number.
-  void begin_ahead(std::uint64_t command);
-  void end_ahead();
-  /// Forgets everything that was requested or copied ahead. Returns when no such copy is running.
-  void abandon() noexcept;
-
-  /// Requests rows of an array in shared memory or in a file. Returns their address in device memory. In the lane
-  /// `work`, they are there after flush().
-  void* bring(std::size_t argument, const SharedRows& from, const RowsWanted& wanted);
-  /// The same for rows by index of an array in device memory.
-  void* gather_local(std::size_t argument, const std::byte* array, std::size_t row_bytes, const std::int64_t* indices,
-                     std::int64_t rows);
+  void begin_command(std::uint64_t command) override;
+  void* bring(std::size_t argument, const SharedRows& from, const RowsWanted& wanted) final;
+  void* gather_local(std::size_t argument, const std::byte* array, std::size_t row_bytes,
+                     std::span<const std::int64_t> indices) final;
+  const void* bring_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) final {
+    return bring(argument, {value, bytes, 1}, {nullptr, 0, 1});
+  }
   /// Starts the requested transfers of the current call that were not done ahead.
-  void flush() { lanes_.start(StagingLanes::Lane::work); }
+  void flush() final { lanes_.start(StagingLanes::Lane::work); }
+  void begin_ahead(std::uint64_t command) final;
+  void end_ahead() final;
+  void abandon() noexcept final;
 
  private:
   using Lane = StagingLanes::Lane;
@@ -122,4 +108,4 @@ class SYNCRUN_EXPORT_FOR_CUDA Staging {
   std::vector<void*> outgrown_;  // blocks that were outgrown in the current call, after a request had used them
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices

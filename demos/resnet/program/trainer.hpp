@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
@@ -83,16 +84,15 @@ class Trainer {
                                     Vector statistics, Input input, Vector params, Vector gradient);
   Fit evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
 
-  using Bytes = sr::Broadcast<const std::uint8_t, 1>;  // the text of a list of plans
-  using OwnBytes = sr::Gather<std::uint8_t, 1>;
+  using OwnBytes = sr::Gather<std::uint8_t, 1>;  // the text of a list of plans
 
   /// Returns the plans that this rank has so far. The master calls this on one rank.
   OwnBytes plans_cuda(sr::CudaWorker& worker);
   /// Takes over the known plans, and chooses by timing the other plans that passes over `rows` rows need. Returns both.
   /// The master calls this on one rank.
-  OwnBytes choose_plans_cuda(sr::CudaWorker& worker, Bytes known, PassRows rows);
+  OwnBytes choose_plans_cuda(sr::CudaWorker& worker, std::string_view known, PassRows rows);
   /// Takes over plans, unless they are for another kind of GPU than this rank's. The master calls this on all ranks.
-  void adopt_plans_cuda(sr::CudaWorker& worker, Bytes plans);
+  void adopt_plans_cuda(sr::CudaWorker& worker, std::string_view plans);
 #endif
 
  private:

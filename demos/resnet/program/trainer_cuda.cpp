@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "demos/common/cuda_check.hpp"
@@ -41,15 +42,6 @@ CudaBatch batch_of(const TrainerSettings& settings, const sr::ArrayView<const st
 Fit fit_of(const CudaOutcome& outcome) {
   return {sr::Avg<double>::in_device_memory(outcome.mean_loss),
           sr::Sum<std::int64_t>::in_device_memory(outcome.correct)};
-}
-
-/// Copies the bytes to a string. Waits for the stream.
-std::string text_of(const sr::CudaWorker& worker, const Trainer::Bytes& bytes) {
-  std::string text(static_cast<std::size_t>(bytes.rows()), '\0');
-  demos::check_cuda(cudaMemcpyAsync(text.data(), bytes.data(), text.size(), cudaMemcpyDefault, worker.stream()),
-                    "cudaMemcpyAsync");
-  demos::check_cuda(cudaStreamSynchronize(worker.stream()), "cudaStreamSynchronize");
-  return text;
 }
 
 Trainer::OwnBytes bytes_of(sr::CudaWorker& worker, const std::string& text) {
@@ -117,7 +109,7 @@ Fit Trainer::evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels,
 
 Trainer::OwnBytes Trainer::plans_cuda(sr::CudaWorker& worker) { return bytes_of(worker, plans_->text()); }
 
-Trainer::OwnBytes Trainer::choose_plans_cuda(sr::CudaWorker& worker, Bytes known, PassRows rows) {
+Trainer::OwnBytes Trainer::choose_plans_cuda(sr::CudaWorker& worker, std::string_view known, PassRows rows) {
   adopt_plans_cuda(worker, known);
   const CudaHandles handles = handles_of(worker);
   for (const std::int64_t count : rows.training) {
@@ -129,8 +121,8 @@ Trainer::OwnBytes Trainer::choose_plans_cuda(sr::CudaWorker& worker, Bytes known
   return bytes_of(worker, plans_->text());
 }
 
-void Trainer::adopt_plans_cuda(sr::CudaWorker& worker, Bytes plans) {
-  const ConvPlans given = ConvPlans::parse(text_of(worker, plans));
+void Trainer::adopt_plans_cuda(sr::CudaWorker&, std::string_view plans) {
+  const ConvPlans given = ConvPlans::parse(plans);
   if (!(given.place() == plans_->place())) return;
   *plans_ = given;
   agreed_on_ = plans_->size();

@@ -1,8 +1,6 @@
 #include "demos/resnet/program/trainer_plans.hpp"
 
-#include <cstdint>
 #include <string>
-#include <vector>
 
 namespace resnet {
 
@@ -22,20 +20,16 @@ class TrainerPlans final : public PlanRanks {
 
   ConvPlans choose(const ConvPlans& known) override {
     const auto choose = session_.function(&Trainer::choose_plans_cuda, trainer_, "choose plans").on_rank(0);
-    return plans_in(choose(bytes_of(known), rows_));
+    return plans_in(choose(known.text(), rows_));
   }
 
   void adopt(const ConvPlans& plans) override {
-    session_.function(&Trainer::adopt_plans_cuda, trainer_, "adopt plans")(bytes_of(plans));
+    session_.function(&Trainer::adopt_plans_cuda, trainer_, "adopt plans")(plans.text());
   }
 
  private:
   static ConvPlans plans_in(const Trainer::OwnBytes& bytes) {
     return ConvPlans::parse(std::string(bytes.begin(), bytes.end()));
-  }
-  sr::Data<std::uint8_t, 1> bytes_of(const ConvPlans& plans) {
-    const std::string text = plans.text();
-    return session_.data(std::vector<std::uint8_t>(text.begin(), text.end()));
   }
 
   sr::Session& session_;

@@ -10,7 +10,7 @@
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/passed.hpp"
 #include "syncrun/detail/signature.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 
 namespace syncrun::detail {
 

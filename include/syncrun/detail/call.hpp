@@ -1,8 +1,8 @@
 #pragma once
 
-// Types that cross the untyped seam between the typed API (templates that are compiled into the user's program) and the
-// library: descriptions of signatures, arrays of unknown type, results. master_seam.hpp and worker_seam.hpp have the
-// functions of the seam. Users never name anything in this header.
+// Types that cross the untyped interface between the typed API (templates that are compiled into the user's program) and the
+// library: descriptions of signatures, arrays of unknown type, results. master_interface.hpp and worker_interface.hpp have the
+// functions of the interface. Users never name anything in this header.
 
 #include <array>
 #include <cstddef>
@@ -20,13 +20,20 @@
 
 namespace syncrun::detail {
 
+// Types of the library, by their folders.
+namespace master::records {
 struct DataRecord;
 struct VariableRecord;
+}  // namespace master::records
+using master::records::DataRecord;
+using master::records::VariableRecord;
 
 inline constexpr std::size_t kMaxArguments = 16;
 inline constexpr std::size_t kMaxOutputs = 12;
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
+/// The last kind counts. Arrays by kind have this size.
+inline constexpr std::size_t kDeviceKinds = static_cast<std::size_t>(DeviceKind::cuda) + 1;
 
 enum class ArgumentKind : std::uint8_t {
   scattered,
@@ -37,7 +44,8 @@ enum class ArgumentKind : std::uint8_t {
   local_read,
   sliced,
   update,
-  device_scalar
+  device_scalar,
+  text
 };
 
 /// A parameter for which the caller passes an argument.
@@ -97,6 +105,7 @@ struct Body {
   BodyPointer pointer{};
   bool is_replayable = false;
   std::size_t bucket_bytes = 0;  // for train steps only
+  bool is_step = false;          // a train step
 };
 
 /// A signature at run time. The spans refer to static memory.

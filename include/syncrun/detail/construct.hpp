@@ -12,7 +12,7 @@
 #include "syncrun/detail/body.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/signature.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {
@@ -21,7 +21,8 @@ namespace syncrun::detail {
 template <class T>
 inline constexpr bool kIsVector = false;
 template <class U>
-inline constexpr bool kIsVector<std::vector<U>> = std::is_trivially_copyable_v<U> && !std::is_same_v<U, bool>;
+inline constexpr bool kIsVector<std::vector<U>> =
+    std::is_trivially_copyable_v<U> && !std::is_same_v<U, bool> && !kPointsElsewhere<U>;
 
 template <class T>
 void put_argument(std::vector<std::byte>& bytes, const T& value) {
@@ -36,7 +37,7 @@ void put_argument(std::vector<std::byte>& bytes, const T& value) {
     append(&count, sizeof(count));
     append(value.data(), value.size() * sizeof(typename T::value_type));
   } else {
-    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
+    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !kPointsElsewhere<T>,
                   "what is built or run in other processes takes trivially copyable values, std::string or std::vector "
                   "of trivially copyable elements as arguments");
     append(&value, sizeof(value));

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/dtype.hpp"
 
 namespace syncrun::detail {

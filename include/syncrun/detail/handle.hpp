@@ -4,7 +4,8 @@
 
 #include <memory>
 
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/master_interface.hpp"
 
 namespace syncrun::detail {
 
@@ -15,24 +16,5 @@ Record& held(const std::shared_ptr<Record>& record, const char* type) {
     throw_moved_from(type);
   return *record;
 }
-
-/// For Syncrun's own code: returns what a handle refers to; null if it was moved from. The library then reports the
-/// argument by its name.
-struct HandleAccess {
-  template <class Handle>
-  static const auto& record(const Handle& handle) noexcept {
-    return handle.record_;
-  }
-  /// The session of a future or a function.
-  template <class Handle>
-  static const std::shared_ptr<SessionCore>& session(const Handle& handle) noexcept {
-    return handle.session_;
-  }
-  /// The result of a future; null after get().
-  template <class Future>
-  static CallResult* result(const Future& future) noexcept {
-    return future.result_.get();
-  }
-};
 
 }  // namespace syncrun::detail

@@ -19,9 +19,14 @@
 
 namespace syncrun::detail {
 
+// Types of the library, by their folders.
+namespace worker::helper_processes {
+class PipeCore;
+}  // namespace worker::helper_processes
+using worker::helper_processes::PipeCore;
+
 class HelperCall;
 class ProducerCore;
-class PipeCore;
 using HelperThunk = void (*)(HelperCall& call, const BodyPointer& body);
 
 /// The code that a helper runs: the typed thunk, and the user's function that the thunk calls.

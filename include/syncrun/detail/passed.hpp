@@ -4,14 +4,17 @@
 // message.
 
 #include <concepts>
+#include <cstddef>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <ranges>
 #include <span>
+#include <string_view>
 
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/keep.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/value.hpp"
@@ -135,6 +138,29 @@ class PerWorkerArgument {
 
  private:
   std::span<const T> values_;
+};
+
+/// A text: anything that converts to a std::string_view. The call copies it.
+class TextArgument {
+ public:
+  template <class S>
+    requires(std::convertible_to<const S&, std::string_view> && !std::same_as<S, std::nullptr_t>)
+  TextArgument(const S& text) {  // NOLINT(google-explicit-constructor)
+    if constexpr (std::convertible_to<const S&, const char*>) {
+      if (static_cast<const char*>(text) == nullptr) return;
+    }
+    text_ = text;
+  }
+  template <class U>
+    requires(!std::convertible_to<const U&, std::string_view> || std::same_as<U, std::nullptr_t>)
+  TextArgument(const U&,
+               Refused<"a std::string_view parameter takes a text: a std::string, a std::string_view or a string "
+                       "literal"> = {}) = delete;
+  /// Empty if the caller has passed a null pointer.
+  const std::optional<std::string_view>& text() const noexcept { return text_; }
+
+ private:
+  std::optional<std::string_view> text_;
 };
 
 }  // namespace syncrun::detail

@@ -17,40 +17,15 @@
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/fields.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/detail/names.hpp"
 #include "syncrun/detail/passed.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
+#include "syncrun/replayable.hpp"
 #include "syncrun/shared.hpp"
 
-namespace syncrun {
-
-/// A body that replayable() or replayable_if_possible() has marked.
-template <class F, detail::Capture kCapture = detail::Capture::required>
-struct Replayable {
-  F body;
-};
-
-/// Marks a body whose work on the device is the same whenever the shapes are the same. On a CUDA device, the first call
-/// with some shapes and addresses runs the body. The second captures what the body puts on its stream (kernels, cuBLAS,
-/// NCCL) into a CUDA graph. Later calls launch the graph, and the body's host code does not run. So a number that
-/// changes is a DeviceScalar<T>, parameters by value do not compile, and results are arrays or
-/// Output::in_device_memory. On a CPU device, the body runs like any other.
-///
-///   auto step = session.function(&Trainer::cpu_step, syncrun::replayable(&Trainer::cuda_step), trainer);
-template <class F>
-constexpr Replayable<F> replayable(F body) noexcept {
-  return {body};
-}
-/// The same for a body that may contain something that cannot be captured, such as a wait for its stream. If the capture
-/// fails on a rank, that call and later calls of the function run the body's host code on all ranks. The worker logs the
-/// reason once, as a warning. The body must then be able to run again after it was stopped in the middle.
-template <class F>
-constexpr Replayable<F, detail::Capture::if_possible> replayable_if_possible(F body) noexcept {
-  return {body};
-}
-
-namespace detail {
+namespace syncrun::detail {
 
 // ---- one parameter --------------------------------------------------------------------------------------------
 
@@ -69,19 +44,21 @@ inline constexpr bool kPointsElsewhere<ArrayView<T, N>> = true;
 /// primary template is for parameters by value.
 template <class P>
 struct Parameter {
+  static_assert(!std::is_reference_v<P> && !std::is_pointer_v<P>,
+                "a replicated function's parameters are: Scattered<const T, N>, Broadcast<const T, N>, PerWorker<T>, "
+                "Local<T, N>, Sliced<const T, N>, Update<Op, T, N>, DeviceScalar<T>, CpuWorker&, CudaWorker&, Comm&, a "
+                "std::string_view, or a trivially copyable value. "
+                "Pointers and references mean nothing in another process");
   static_assert(
-      !std::is_reference_v<P> && !std::is_pointer_v<P>,
-      "a replicated function's parameters are: Scattered<const T, N>, Broadcast<const T, N>, PerWorker<T>, "
-      "Local<T, N>, Sliced<const T, N>, Update<Op, T, N>, DeviceScalar<T>, CpuWorker&, CudaWorker&, Comm&, or a "
-      "trivially copyable value. "
-      "Pointers and references mean nothing in another process");
-  static_assert(std::is_trivially_copyable_v<P>,
-                "by-value parameters cross processes as bytes: trivially copyable only; an array is a "
-                "Scattered<const T, N> or a Broadcast<const T, N>, other state a replicated object");
+      std::is_trivially_copyable_v<P>,
+      "by-value parameters cross processes as bytes: trivially copyable only; an array is a "
+      "Scattered<const T, N> or a Broadcast<const T, N>, a text is a std::string_view, other state a replicated "
+      "object");
   static_assert(
       !kPointsElsewhere<P>,
-      "a span, a string_view or an ArrayView is a pointer to memory of the master's, which means nothing in "
-      "another process: write Scattered<const T, N> (this worker's rows) or Broadcast<const T, N> (all of it)");
+      "a span, a wide string_view or an ArrayView is a pointer to memory of the master's, which means nothing in "
+      "another process: write std::string_view, Scattered<const T, N> (this worker's rows) or Broadcast<const T, N> "
+      "(all of it)");
   static constexpr bool is_passed = true;
   static constexpr ArgumentType type{ArgumentKind::value, DType::uint8, Reduction::sum, 0, sizeof(P)};
   using Passed = P;
@@ -132,6 +109,10 @@ struct Parameter<Broadcast<T, N>> : ArrayParameter<ArgumentKind::broadcast, std:
 
 template <class T>
 struct Parameter<PerWorker<T>> {
+  static_assert(
+      !kPointsElsewhere<T>,
+      "PerWorker takes values: a text or a view is a pointer to memory of the master's, which means nothing in "
+      "another process");
   static constexpr bool is_passed = true;
   static constexpr ArgumentType type{ArgumentKind::per_worker, DType::uint8, Reduction::sum, 0, sizeof(T)};
   using Passed = PerWorkerArgument<T>;
@@ -168,8 +149,18 @@ struct Parameter<Update<Op, T, N>> : ArrayParameter<ArgumentKind::update, T, N, 
   }
 };
 
+template <>
+struct Parameter<std::string_view> {
+  static constexpr bool is_passed = true;
+  static constexpr ArgumentType type{ArgumentKind::text, DType::uint8, Reduction::sum, 0, 0};
+  using Passed = TextArgument;
+  static void add(CallBuilder& call, const Passed& text) { call.add_text(text.text()); }
+  static std::string_view bind(WorkerCall& call, std::size_t i) { return call.text(i); }
+};
+
 template <class T>
 struct Parameter<DeviceScalar<T>> {
+  static_assert(!kPointsElsewhere<T>, "DeviceScalar takes a value, not a pointer to memory of the master's");
   static constexpr bool is_passed = true;
   static constexpr ArgumentType type{ArgumentKind::device_scalar, DType::uint8, Reduction::sum, 0, sizeof(T)};
   using Passed = T;
@@ -211,7 +202,8 @@ inline constexpr bool kSeesMemory = false;
 template <class P>
   requires(Parameter<P>::is_passed)
 inline constexpr bool kSeesMemory<P> =
-    Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
+    Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker &&
+    Parameter<P>::type.kind != ArgumentKind::text;
 
 /// Whether a replayable function may have this parameter. Its host code must not be able to read the argument.
 template <class P>
@@ -432,14 +424,15 @@ struct Signature {
       using O = std::remove_reference_t<decltype(output)>;
       if constexpr (kIsKeep<O>) {
         const auto shape = output.shape();
-        call.accept(index, kOutputs[index], shape.extents(), output.release());
+        call.accept(index, kOutputs[index], shape.extents(), HandleAccess::release(output));
       } else if constexpr (O::dimensions == 0) {
         const auto value = output.value();
-        if (output.place() != nullptr) call.accept_device_scalar(index, kOutputs[index], output.place());
+        const auto* const place = HandleAccess::number_place(output);
+        if (place != nullptr) call.accept_device_scalar(index, kOutputs[index], place);
         else call.accept_scalar(index, kOutputs[index], &value);
       } else {
         const auto shape = output.shape();
-        call.accept(index, kOutputs[index], shape.extents(), output.release());
+        call.accept(index, kOutputs[index], shape.extents(), HandleAccess::release(output));
       }
       ++index;
     });
@@ -455,7 +448,7 @@ void take_output(O& output, RawOutput& raw) {
   } else {
     Shape<O::dimensions> shape;
     for (std::size_t i = 0; i < O::dimensions; ++i) shape[i] = raw.extents[i];
-    output = O(shape, std::move(raw.buffer));
+    output = HandleAccess::make<O>(shape, std::move(raw.buffer));
   }
 }
 
@@ -487,7 +480,7 @@ Returned<R> assemble([[maybe_unused]] CallResult& arrived, [[maybe_unused]] cons
       const std::size_t place = choice == nullptr ? index : choice->order[index];
       ++index;
       if constexpr (kIsKeep<O>) {
-        output = O(arrived.kept[place]);
+        output = HandleAccess::make<O>(arrived.kept[place]);
       } else {
         take_output(output, arrived.outputs[place]);
       }
@@ -496,5 +489,4 @@ Returned<R> assemble([[maybe_unused]] CallResult& arrived, [[maybe_unused]] cons
   }
 }
 
-}  // namespace detail
-}  // namespace syncrun
+}  // namespace syncrun::detail

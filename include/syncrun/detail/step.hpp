@@ -14,18 +14,11 @@
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/signature.hpp"
 #include "syncrun/detail/step_plan.hpp"
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
+#include "syncrun/train_step_options.hpp"
 #include "syncrun/updates.hpp"
 
-namespace syncrun {
-
-/// Which part of a rule's state each rank holds, and which part of the update it does.
-enum class StepForm : std::uint8_t {
-  replicated,  ///< All: all_reduce of the gradient, then the update.
-  sharded      ///< Its share: reduce_scatter of the gradient, update of the share, all_gather of parameters.
-};
-
-namespace detail {
+namespace syncrun::detail {
 
 template <class T, std::size_t>
 using VectorOfIndex = Local<T, 1>;
@@ -114,7 +107,7 @@ struct StepOf {
     /// `first` of the parameters. Goes through them in blocks that fit in the cache, so each block comes from memory
     /// once.
     template <class... State>
-    static void update_by_plan(WorkerCore& core, const StepPlan& plan, const Rule& rule, std::int64_t first,
+    static void update_by_plan(CommandLoop& core, const StepPlan& plan, const Rule& rule, std::int64_t first,
                                double squares, std::span<T> params, std::span<T> gradient, State... state) {
       constexpr std::int64_t kBlock = 8192;
       const double factor = plan.clip_norm() == 0 ? 1 : clip_factor(plan, squares);
@@ -139,7 +132,7 @@ struct StepOf {
     /// The same on a CUDA device. The plan is in device memory, and all work is done in stream order. If the norm is not
     /// finite, nothing is updated.
     template <class... State>
-    static void update_by_plan_on_gpu(WorkerCore& core, Comm* comm, std::span<double> numbers, const Rule* rule,
+    static void update_by_plan_on_gpu(CommandLoop& core, Comm* comm, std::span<double> numbers, const Rule* rule,
                                       std::int64_t first, std::span<T> params, std::span<T> gradient, State... state) {
       UpdateWork work = update_work(rule, UpdateWork::RulePlace::device, params, gradient, state...);
       work.plan = numbers;
@@ -154,7 +147,7 @@ struct StepOf {
     }
     /// Updates vectors that begin at element `first` of the parameters. They are all of the parameters if `comm` is null.
     template <BodyDevice kDevice, class... State>
-    static void update(WorkerCore& core, Comm* comm, std::span<double> numbers, const Rule* rule, std::int64_t first,
+    static void update(CommandLoop& core, Comm* comm, std::span<double> numbers, const Rule* rule, std::int64_t first,
                        std::span<T> params, std::span<T> gradient, State... state) {
       constexpr auto kPlace = kDevice == BodyDevice::cuda ? UpdateWork::RulePlace::device : UpdateWork::RulePlace::host;
       const StepPlan plan(numbers);
@@ -171,7 +164,7 @@ struct StepOf {
       }
     }
     template <class... State>
-    static void update_block(WorkerCore& core, const Rule& rule, std::span<T> params, std::span<T> gradient,
+    static void update_block(CommandLoop& core, const Rule& rule, std::span<T> params, std::span<T> gradient,
                              State... state) {
       update_on(core, &rule, UpdateWork::RulePlace::host, params, gradient, state...);
     }
@@ -262,8 +255,8 @@ Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_by
   Body body = form == StepForm::sharded ? make_step_body<Rule, StepForm::sharded>(pointer)
                                         : make_step_body<Rule, StepForm::replicated>(pointer);
   body.bucket_bytes = bucket_bytes;
+  body.is_step = true;
   return body;
 }
 
-}  // namespace detail
-}  // namespace syncrun
+}  // namespace syncrun::detail

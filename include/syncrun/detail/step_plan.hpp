@@ -13,22 +13,9 @@
 
 #include "syncrun/detail/number_text.hpp"
 #include "syncrun/error.hpp"
+#include "syncrun/train_step_options.hpp"
 
-namespace syncrun {
-
-/// A part of the parameters of a train step: the elements [begin, end). For elements that are
-/// in no group, both factors are 1.
-struct ParameterGroup {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  /// The factor of the rule's learning_rate. 0: the elements are frozen. Neither they nor their state change, and they do
-  /// not count in the norm of the gradient.
-  double learning_rate = 1;
-  /// The factor of the rule's weight_decay and decoupled_weight_decay.
-  double weight_decay = 1;
-};
-
-namespace detail {
+namespace syncrun::detail {
 
 /// A plan, as a view of its list of numbers: the largest norm, the norm of the last step, and then four numbers for each
 /// part of the parameters: begin, end, and the factors of learning rate and decay. The parts cover all parameters.
@@ -151,5 +138,4 @@ inline double clip_factor(const StepPlan& plan, double squares) {
   return clip_factor(plan.clip_norm(), norm);
 }
 
-}  // namespace detail
-}  // namespace syncrun
+}  // namespace syncrun::detail

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/device.hpp"
 
 namespace syncrun::detail {

@@ -9,7 +9,7 @@
 #include <ranges>
 #include <span>
 
-#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/update_rules.hpp"
 
@@ -67,7 +67,7 @@ UpdateWork update_work(const Rule* rule, UpdateWork::RulePlace place, P& params,
 }
 
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
-void update_on(WorkerCore& core, const Rule* rule, UpdateWork::RulePlace place, P& params, const G& gradient,
+void update_on(CommandLoop& core, const Rule* rule, UpdateWork::RulePlace place, P& params, const G& gradient,
                S&... state) {
   apply_update(core, update_work(rule, place, params, gradient, state...));
 }

@@ -23,6 +23,7 @@ namespace syncrun::libtorch {
 /// kBFloat16 or kFloat32.
 class SYNCRUN_EXPORT Autocast {
  public:
+  /// Begins the scope. `type` is kBFloat16 or kFloat32.
   explicit Autocast(::torch::ScalarType type);
   ~Autocast();
   Autocast(const Autocast&) = delete;

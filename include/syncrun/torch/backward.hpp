@@ -20,12 +20,9 @@ enum class FiniteCheck : std::uint8_t {
 
 /// How a CUDA device runs the step.
 enum class Replay : std::uint8_t {
-  /// As a CUDA graph, if that is possible. The first steps with some shapes run the loss, the next ones are captured, and
-  /// later ones launch the graph (see replayable() in detail/signature.hpp). The loss's host code does not run then. It must
-  /// do the same in each step, apart from the values of its inputs. If a step cannot be captured, because the loss waits for
-  /// a value or draws random numbers on the GPU, the worker warns once, and all steps run the host code. A loss with a
-  /// parameter by value or a Comm&, or with a result beside the loss, is not captured. Nor is a step with other options of
-  /// BackwardOptions.
+  /// Captures the step as a CUDA graph and then launches the graph, if that is possible. The loss's host code does not
+  /// run in these steps, so the loss must do the same in each step, apart from the values of its inputs. If a step cannot
+  /// be captured, the worker warns once and runs the host code in each step (see docs/libtorch.md, "Replay").
   if_possible,
   never  ///< Each step runs the loss's host code.
 };

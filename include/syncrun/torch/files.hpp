@@ -20,7 +20,7 @@
 #include "syncrun/shared.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/tensor.hpp"
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/torch/training.hpp"
 
 namespace syncrun::libtorch {
@@ -32,15 +32,6 @@ enum class FileFormat : std::uint8_t {
   safetensors  ///< That of the library safetensors, which Python programs use too.
 };
 
-namespace detail {
-
-inline Data<std::uint8_t, 1> path_data(Session& session, const std::filesystem::path& file) {
-  const std::string path = file.string();
-  return session.data(std::span(reinterpret_cast<const std::uint8_t*>(path.data()), path.size()), "file");
-}
-
-}  // namespace detail
-
 /// Saves the parameters and the buffers of rank 0 under the names that the module gives to them, for example
 /// "layer1.weight". `params` is the variable of parameters(). A module of any LibTorch program can load a file of format
 /// torch by torch::load. The file is replaced as a whole: after a crash it is the old or the new one. Throws Error
@@ -48,9 +39,8 @@ inline Data<std::uint8_t, 1> path_data(Session& session, const std::filesystem::
 template <class Net>
 void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
           const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
-  const auto path = detail::path_data(session, std::filesystem::absolute(file));
   session.function(&Replica<Net>::template save<CpuWorker>, &Replica<Net>::template save<CudaWorker>, net, "save")
-      .on_rank(0)(path, detail::format_of(file, format), params);
+      .on_rank(0)(std::filesystem::absolute(file).string(), detail::format_of(file, format), params);
 }
 
 /// Loads a file that save(), torch::save or a Python program (safetensors) wrote. Every rank then has its parameters and
@@ -61,9 +51,8 @@ void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<fl
 template <class Net>
 void load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
           const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
-  const auto path = detail::path_data(session, std::filesystem::absolute(file));
   session.function(&Replica<Net>::template load<CpuWorker>, &Replica<Net>::template load<CudaWorker>, net, "load")
-      .on_rank(0)(path, detail::format_of(file, format), params);
+      .on_rank(0)(std::filesystem::absolute(file).string(), detail::format_of(file, format), params);
   params.broadcast(0);
   sync_buffers(session, net, BufferSync::rank0);
 }

@@ -4,12 +4,11 @@
 
 #include <torch/torch.h>
 
-#include <memory>
 #include <utility>
 
 #include "syncrun/cuda_worker.hpp"
-#include "syncrun/detail/export.hpp"
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/detail/handle_access.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/worker.hpp"
 
 namespace syncrun::libtorch {
@@ -21,17 +20,14 @@ namespace syncrun::libtorch {
 ///   cannot use.
 /// - LibTorch computes with as many threads as the worker's OMP_NUM_THREADS says, which Syncrun sets.
 /// - An error of LibTorch names the line of the program that caused it, in place of a backtrace of C++ functions.
-class SYNCRUN_EXPORT Guard {
+class Guard {
  public:
+  /// Begins the scope on this worker. Throws Error (usage) as above.
   explicit Guard(CpuWorker& worker) : Guard(worker, nullptr) {}
   explicit Guard(CudaWorker& worker) : Guard(worker, nullptr) {}
   /// Modules that compute with all ranks (SyncBatchNorm) use `comm` during the lifetime of this object.
   Guard(CpuWorker& worker, Comm& comm) : Guard(worker, &comm) {}
   Guard(CudaWorker& worker, Comm& comm) : Guard(worker, &comm) {}
-  /// For Syncrun's own code. `comm` may be null.
-  Guard(CpuWorker& worker, Comm* comm, detail::BodyMemory memory = detail::BodyMemory::lasting);
-  Guard(CudaWorker& worker, Comm* comm, detail::BodyMemory memory = detail::BodyMemory::lasting);
-  ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
@@ -47,9 +43,13 @@ class SYNCRUN_EXPORT Guard {
   }
 
  private:
-  std::unique_ptr<detail::CudaScope> cuda_;  // null on a CPU device
-  int threads_before_;
-  detail::StepScope scope_;
+  friend struct syncrun::detail::HandleAccess;
+
+  template <class Worker>
+  Guard(Worker& worker, Comm* comm, detail::BodyMemory memory = detail::BodyMemory::lasting)
+      : prepared_(worker, comm, memory) {}
+
+  detail::PreparedWorker prepared_;
 };
 
 /// Averages the gradients of a module over all ranks, for a body that updates the parameters with an optimizer of

@@ -40,8 +40,8 @@ SYNCRUN_EXPORT ::torch::Tensor layer_norm(const ::torch::Tensor& x, const ::torc
 
 /// What add_layer_norm() returns.
 struct SumAndNorm {
-  ::torch::Tensor sum;
-  ::torch::Tensor norm;
+  ::torch::Tensor sum;   ///< x + change.
+  ::torch::Tensor norm;  ///< layer_norm() of the sum.
 };
 
 /// x + change, and layer_norm() of this sum. This is what a transformer does between two of its layers:

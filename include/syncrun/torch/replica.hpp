@@ -6,16 +6,17 @@
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/handle_access.hpp"
 #include "syncrun/detail/signature.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "syncrun/output.hpp"
@@ -24,7 +25,7 @@
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/tensor.hpp"
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/worker.hpp"
 
 namespace syncrun::libtorch {
@@ -80,8 +81,8 @@ class KeptModule {
 /// The backward pass starts at `tensor`. The caller of the step gets `numbers`, reduced over all ranks.
 template <class Numbers>
 struct Loss {
-  ::torch::Tensor tensor;
-  Numbers numbers;
+  ::torch::Tensor tensor;  ///< The loss: one number, where the backward pass starts.
+  Numbers numbers;         ///< What the caller gets, for the rows of this rank.
 };
 
 namespace detail {
@@ -189,6 +190,7 @@ struct PartsDescription {
 template <class Net>
 class Replica {
  public:
+  /// Session::replicate calls it, on every worker.
   template <class... Arguments>
   explicit Replica(CpuWorker& worker, std::uint64_t seed, Arguments... arguments)
       : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())) {
@@ -200,13 +202,16 @@ class Replica {
     detail::seed_by_rank(seed, worker.rank());
   }
 
+  /// The module of this worker.
   Net& net() noexcept { return kept_.net(); }
 
+  /// For parameters(): the sizes and names of the module.
   detail::ReplicaDescription describe() const {
     const std::string text = bound_.layout();
     const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
     return {bound_.elements(), bound_.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
   }
+  /// For the function parts(): the place of each parameter.
   detail::PartsDescription parts() const {
     std::string names;
     std::vector<std::int64_t> places;
@@ -217,11 +222,13 @@ class Replica {
     return {{std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())},
             {places, Shape<2>(places.size() / 3, 3)}};
   }
+  /// For parameters(): copies the module's parameters into `params`.
   template <class Worker>
   void store(Worker& worker, Local<float, 1> params) {
     Guard(worker).run([&] { bound_.store(params.span()); });
   }
 
+  /// The body of train_step().
   template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
   detail::ResultOf<kLoss> step(Worker& worker, P... inputs, Local<float, 1> params, Local<float, 1> gradient) {
     say_why_plain<kLoss, kBackward>(worker);
@@ -237,41 +244,46 @@ class Replica {
     return run_step<kLoss, detail::BodyMemory::lasting>(worker, params, gradient,
                                                         {worker.rows(), kBackward.check, report}, inputs...);
   }
+  /// The body of evaluation().
   template <auto kLoss, Replay kReplay, class Worker, class... P>
   detail::ResultOf<kLoss> evaluate(Worker& worker, P... inputs, Local<const float, 1> params) {
     constexpr auto kMemoryHere = kMemory<kLoss, BackwardOptions{.replay = kReplay}>;
-    return Guard(worker, detail::comm_in(inputs...), kMemoryHere).run([&]() -> detail::ResultOf<kLoss> {
-      bound_.bind_to_read(params.span());
-      bound_.warn_of_buffers(worker);
-      const detail::EvaluationScope scope(*kept_.module());
-      auto loss = kLoss(kept_.net(), inputs...);
-      if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
-        return bound_.result_of(loss);
-      } else if constexpr (detail::kIsLoss<decltype(loss)>) {
-        return std::move(loss.numbers);
-      } else {
-        return loss;
-      }
-    });
+    return syncrun::detail::HandleAccess::make<Guard>(worker, detail::comm_in(inputs...), kMemoryHere)
+        .run([&]() -> detail::ResultOf<kLoss> {
+          bound_.bind_to_read(params.span());
+          bound_.warn_of_buffers(worker);
+          const detail::EvaluationScope scope(*kept_.module());
+          auto loss = kLoss(kept_.net(), inputs...);
+          if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
+            return bound_.result_of(loss);
+          } else if constexpr (detail::kIsLoss<decltype(loss)>) {
+            return std::move(loss.numbers);
+          } else {
+            return loss;
+          }
+        });
   }
 
+  /// For sync_buffers(): makes the buffers of all ranks equal.
   template <class Worker>
   void sync_buffers(Worker& worker, Comm& comm, BufferSync how) {
     Guard(worker).run([&] { bound_.sync_buffers(comm, how); });
   }
+  /// For save(): writes the module with these parameters to a file.
   template <class Worker>
-  void save(Worker& worker, Broadcast<const std::uint8_t, 1> file, FileFormat format, Local<const float, 1> params) {
+  void save(Worker& worker, std::string_view file, FileFormat format, Local<const float, 1> params) {
     Guard(worker).run([&] {
       bound_.bind_to_read(params.span());
       bound_.warn_of_buffers(worker);
-      bound_.save(path_in(file), format);
+      bound_.save(file, format);
     });
   }
+  /// For load(): reads parameters and buffers from a file.
   template <class Worker>
-  void load(Worker& worker, Broadcast<const std::uint8_t, 1> file, FileFormat format, Local<float, 1> params) {
+  void load(Worker& worker, std::string_view file, FileFormat format, Local<float, 1> params) {
     Guard(worker).run([&] {
       bound_.bind_to_read(params.span());
-      bound_.load(path_in(file), format);
+      bound_.load(file, format);
     });
   }
 
@@ -310,20 +322,17 @@ class Replica {
   template <auto kLoss, detail::BodyMemory kMemoryHere, class Worker, class... P>
   detail::ResultOf<kLoss> run_step(Worker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
                                    const detail::BackwardCall& call, P&... inputs) {
-    return Guard(worker, detail::comm_in(inputs...), kMemoryHere).run([&]() -> detail::ResultOf<kLoss> {
-      bound_.bind(params.span(), gradient.span(), call);
-      auto loss = kLoss(kept_.net(), inputs...);
-      if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
-        return bound_.backward(loss, call);
-      } else {
-        static_cast<void>(bound_.backward(loss.tensor, call));
-        return std::move(loss.numbers);
-      }
-    });
-  }
-  static std::filesystem::path path_in(const Broadcast<const std::uint8_t, 1>& file) {
-    const auto text = tensor(file).cpu();
-    return std::string(static_cast<const char*>(text.data_ptr()), static_cast<std::size_t>(text.numel()));
+    return syncrun::detail::HandleAccess::make<Guard>(worker, detail::comm_in(inputs...), kMemoryHere)
+        .run([&]() -> detail::ResultOf<kLoss> {
+          bound_.bind(params.span(), gradient.span(), call);
+          auto loss = kLoss(kept_.net(), inputs...);
+          if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
+            return bound_.backward(loss, call);
+          } else {
+            static_cast<void>(bound_.backward(loss.tensor, call));
+            return std::move(loss.numbers);
+          }
+        });
   }
 
   detail::KeptModule<Net> kept_;

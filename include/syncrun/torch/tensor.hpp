@@ -11,7 +11,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/dtype.hpp"
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 
 namespace syncrun::libtorch {
 

@@ -10,13 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/detail/handle_access.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/replica.hpp"
-#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/train_step.hpp"
 
 namespace syncrun::libtorch {
@@ -39,7 +40,8 @@ template <class Net>
 Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
   const auto description = session.function(&Replica<Net>::describe, net, "parameters")();
   detail::check_layouts(description.layouts.span());
-  auto params = session.shared<float, 1>(name.empty() ? syncrun::detail::unused_name(*session.core(), "params") : name);
+  auto params = session.shared<float, 1>(
+      name.empty() ? syncrun::detail::unused_name(*syncrun::detail::HandleAccess::core(session), "params") : name);
   params.broadcast(std::vector<float>(static_cast<std::size_t>(description.elements.value())));
   session.function(&Replica<Net>::template store<CpuWorker>, &Replica<Net>::template store<CudaWorker>, net,
                    "parameters")(params);
@@ -50,10 +52,10 @@ Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& ne
 
 /// The place of a parameter in the variable that parameters() returns: its elements [begin, end).
 struct ParameterPart {
-  std::string name;
+  std::string name;  ///< The name of the parameter in the module.
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::int64_t dimensions = 0;
+  std::int64_t dimensions = 0;  ///< The number of dimensions of the parameter.
 };
 
 /// Returns the places of all parameters, in ascending order, for TrainStepOptions::groups. For example, without weight
@@ -183,8 +185,10 @@ auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Sha
 template <class R, class... Passed>
 class Evaluation {
  public:
+  /// The function that evaluates, with the parameters as its last argument.
   using Inner = Function<R, Passed..., Local<const float, 1>>;
 
+  /// Syncrun calls this. A program calls evaluation().
   Evaluation(Inner function, const Shared<float, 1>& params) : function_(std::move(function)), params_(params) {}
 
   /// Evaluates all rows of the call and returns the result, reduced over the ranks. Blocks. Throws the same errors as a

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "syncrun/error.hpp"
+#include "tests/common/error_text.hpp"
 
 namespace syncrun::detail {
 namespace {
@@ -27,19 +27,13 @@ std::string dictionary(std::string_view descr, std::string_view shape) {
 }
 
 /// Parses a copy of the bytes, so that a sanitizer detects a read beyond their end.
-NpyHeader parse(std::string_view bytes) {
+arrays::NpyHeader parse(std::string_view bytes) {
   const std::vector<char> own(bytes.begin(), bytes.end());
-  return parse_npy_header(std::as_bytes(std::span(own)));
+  return arrays::parse_npy_header(std::as_bytes(std::span(own)));
 }
 
 std::string complaint(std::string_view bytes) {
-  try {
-    parse(bytes);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "none";
+  return test::error_text([&] { parse(bytes); }, ErrorKind::usage);
 }
 
 std::string complaint_about(std::string_view text) { return complaint(file(text)); }
@@ -48,7 +42,7 @@ TEST(NpyHeader, IsReadAsNumpyWritesIt) {
   const std::string bytes = file(
       "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }                                                   "
       "       \n");
-  const NpyHeader header = parse(bytes);
+  const arrays::NpyHeader header = parse(bytes);
   EXPECT_EQ(header.dtype, DType::float32);
   EXPECT_EQ(header.shape, (Shape{3, 4}));
   EXPECT_EQ(header.data_offset, bytes.size());
@@ -58,7 +52,7 @@ TEST(NpyHeader, IsReadAsNumpyWritesIt) {
 TEST(NpyHeader, IsReadInAllThreeFormats) {
   for (const char version : {'\1', '\2', '\3'}) {
     const std::string bytes = file(dictionary("'<i8'", "(7,)"), version);
-    const NpyHeader header = parse(bytes + "elements");
+    const arrays::NpyHeader header = parse(bytes + "elements");
     EXPECT_EQ(header.dtype, DType::int64);
     EXPECT_EQ(header.shape, (Shape{7}));
     EXPECT_EQ(header.data_offset, bytes.size());
@@ -66,7 +60,7 @@ TEST(NpyHeader, IsReadInAllThreeFormats) {
 }
 
 TEST(NpyHeader, MayHaveItsKeysInAnyOrderAndEitherQuote) {
-  const NpyHeader header = parse(file(R"({ "shape":(2,3,), 'fortran_order' : False,"descr":"|u1"})"));
+  const arrays::NpyHeader header = parse(file(R"({ "shape":(2,3,), 'fortran_order' : False,"descr":"|u1"})"));
   EXPECT_EQ(header.dtype, DType::uint8);
   EXPECT_EQ(header.shape, (Shape{2, 3}));
 }
@@ -76,10 +70,10 @@ TEST(NpyHeader, ComesBackForEveryElementTypeAndNumberOfDimensions) {
        {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::int16, DType::int32,
         DType::int64, DType::uint8, DType::uint16, DType::uint32, DType::uint64, DType::boolean}) {
     for (const Shape& shape : {Shape{}, Shape{5}, Shape{0, 3}, Shape{500, 784}, Shape{1, 2, 3, 4, 5, 6}}) {
-      const std::string bytes = npy_header(dtype, shape);
+      const std::string bytes = arrays::npy_header(dtype, shape);
       EXPECT_EQ(bytes.size() % 64, 0);
       EXPECT_EQ(bytes.back(), '\n');
-      const NpyHeader header = parse(bytes);
+      const arrays::NpyHeader header = parse(bytes);
       EXPECT_EQ(header.dtype, dtype);
       EXPECT_EQ(header.shape, shape);
       EXPECT_EQ(header.data_offset, bytes.size());
@@ -149,7 +143,7 @@ TEST(NpyHeader, RefusesShapesThatCannotBe) {
             "expected at most 6 dimensions at byte 69 of the header's text, found '7), }?'");
   EXPECT_EQ(about("(5)"), "expected ',' at byte 52 of the header's text, found '), }?'");
   for (const char* shape : {"5", "[5]", "(5", "(5,", "(,)", "(5,,)", "(1.5,)", "(5L,)", "(0x5,)", "('5',)", "None"}) {
-    EXPECT_NE(about(shape), "none") << shape;
+    EXPECT_NE(about(shape), "") << shape;
   }
 }
 
@@ -162,43 +156,22 @@ TEST(NpyHeader, RefusesGarbageInTheDictionary) {
             "expected nothing after the dictionary at byte 58 of the header's text, found 'x'");
   for (const char* text : {"", "{", "}", "{'", "{'descr", "{'descr'", "{'descr'}", "{'descr':", "{'descr': '<f4'",
                            "{,}", "[1]", "{'fortran_order': 0}", "{1: 2}", "None"}) {
-    EXPECT_NE(complaint_about(text), "none") << text;
-  }
-}
-
-TEST(NpyHeader, WithAnyByteChangedIsReadOrRefused) {
-  const std::string whole = file(dictionary("'<f8'", "(2, 30)"));
-  for (std::size_t at = 0; at < whole.size(); ++at) {
-    for (int value = 0; value < 256; ++value) {
-      std::string bytes = whole;
-      bytes[at] = static_cast<char>(value);
-      try {
-        const NpyHeader header = parse(bytes);
-        EXPECT_LE(header.data_offset, bytes.size());
-        EXPECT_TRUE(std::all_of(header.shape.begin(), header.shape.end(), [](auto extent) { return extent >= 0; }));
-      } catch (const Error& error) {
-        EXPECT_EQ(error.kind(), ErrorKind::usage);
-      }
-    }
+    EXPECT_NE(complaint_about(text), "") << text;
   }
 }
 
 TEST(NpyFile, HasExactlyTheElementsOfItsShape) {
-  const NpyHeader header{.dtype = DType::float32, .shape = {3, 4}, .data_offset = 128};
-  EXPECT_EQ(npy_data_bytes(header, 128 + 48), 48);
-  EXPECT_THROW(npy_data_bytes(header, 128 + 47), Error);
-  EXPECT_THROW(npy_data_bytes(header, 128 + 49), Error);
-  EXPECT_THROW(npy_data_bytes(header, 100), Error);
-  EXPECT_EQ(npy_data_bytes({.dtype = DType::float64, .shape = {}, .data_offset = 128}, 136), 8) << "a single number";
-  EXPECT_EQ(npy_data_bytes({.dtype = DType::float64, .shape = {0, 9}, .data_offset = 128}, 128), 0);
-  try {
-    npy_data_bytes(header, 1000);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "expected 48 bytes of elements (shape [3, 4] of float32) after a header of 128, found a file of 1000 "
-                 "bytes");
-  }
+  const arrays::NpyHeader header{.dtype = DType::float32, .shape = {3, 4}, .data_offset = 128};
+  EXPECT_EQ(arrays::npy_data_bytes(header, 128 + 48), 48);
+  EXPECT_THROW(arrays::npy_data_bytes(header, 128 + 47), Error);
+  EXPECT_THROW(arrays::npy_data_bytes(header, 128 + 49), Error);
+  EXPECT_THROW(arrays::npy_data_bytes(header, 100), Error);
+  EXPECT_EQ(arrays::npy_data_bytes({.dtype = DType::float64, .shape = {}, .data_offset = 128}, 136), 8)
+      << "a single number";
+  EXPECT_EQ(arrays::npy_data_bytes({.dtype = DType::float64, .shape = {0, 9}, .data_offset = 128}, 128), 0);
+  EXPECT_EQ(
+      test::error_text([&] { arrays::npy_data_bytes(header, 1000); }),
+      "expected 48 bytes of elements (shape [3, 4] of float32) after a header of 128, found a file of 1000 bytes");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ TEST(Reduce, CombinesInOrderIntoEveryDestination) {
   std::vector<float> c(3000, -1e8F);
   const std::array<const void*, 3> sources{a.data(), b.data(), c.data()};
   const std::array<void*, 3> destinations{a.data(), b.data(), c.data()};
-  reduce_elements(DType::float32, Reduction::sum, destinations, sources, {}, a.size());
+  arrays::reduce_elements(DType::float32, Reduction::sum, destinations, sources, {}, a.size());
   const float in_order = (1.0F + 1e8F) + -1e8F;
   for (const auto* array : {&a, &b, &c}) {
     for (const float value : *array) ASSERT_EQ(value, in_order);
@@ -33,7 +33,7 @@ void expect_unsigned(DType dtype) {
     T result = 0;
     const std::array<const void*, 2> sources{&most, &one};
     void* destination = &result;
-    reduce_elements(dtype, reduction, {&destination, 1}, sources, {}, 1);
+    arrays::reduce_elements(dtype, reduction, {&destination, 1}, sources, {}, 1);
     return result;
   };
   EXPECT_EQ(reduced(Reduction::max), std::numeric_limits<T>::max()) << to_string(dtype);
@@ -50,15 +50,15 @@ TEST(Reduce, TakesUnsignedIntegersForWhatTheyAre) {
 }
 
 TEST(Reduce, KnowsWhichTypesHaveWhichOperations) {
-  EXPECT_TRUE(can_reduce(DType::float16, Reduction::avg));
-  EXPECT_FALSE(can_reduce(DType::int32, Reduction::avg));
-  EXPECT_TRUE(can_reduce(DType::uint8, Reduction::prod));
-  EXPECT_TRUE(can_reduce(DType::uint64, Reduction::min));
-  EXPECT_FALSE(can_reduce(DType::uint32, Reduction::avg));
-  EXPECT_FALSE(can_reduce(DType::boolean, Reduction::sum));
-  EXPECT_TRUE(can_reduce_by_nccl(DType::uint32, Reduction::max));
-  EXPECT_FALSE(can_reduce_by_nccl(DType::uint16, Reduction::max)) << "which NCCL lacks";
-  EXPECT_FALSE(can_reduce(DType::float32, Reduction::gather));
+  EXPECT_TRUE(arrays::can_reduce(DType::float16, Reduction::avg));
+  EXPECT_FALSE(arrays::can_reduce(DType::int32, Reduction::avg));
+  EXPECT_TRUE(arrays::can_reduce(DType::uint8, Reduction::prod));
+  EXPECT_TRUE(arrays::can_reduce(DType::uint64, Reduction::min));
+  EXPECT_FALSE(arrays::can_reduce(DType::uint32, Reduction::avg));
+  EXPECT_FALSE(arrays::can_reduce(DType::boolean, Reduction::sum));
+  EXPECT_TRUE(arrays::can_reduce_by_nccl(DType::uint32, Reduction::max));
+  EXPECT_FALSE(arrays::can_reduce_by_nccl(DType::uint16, Reduction::max)) << "which NCCL lacks";
+  EXPECT_FALSE(arrays::can_reduce(DType::float32, Reduction::gather));
 }
 
 }  // namespace

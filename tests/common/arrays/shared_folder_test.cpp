@@ -19,9 +19,9 @@ TEST(SharedFolder, MayAppearAfterAWhile) {
   std::thread late([&] {
     std::this_thread::sleep_for(milliseconds(100));
     std::filesystem::create_directory(folder / "run");
-    write_folder_id(open_folder(folder / "run"), "0f8e");
+    arrays::write_folder_id(arrays::open_folder(folder / "run"), "0f8e");
   });
-  EXPECT_EQ(open_shared({folder / "run", "0f8e"}, milliseconds(10'000)).path, folder / "run");
+  EXPECT_EQ(arrays::open_shared({folder / "run", "0f8e"}, milliseconds(10'000)).path, folder / "run");
   late.join();
 }
 

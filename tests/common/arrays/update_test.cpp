@@ -7,6 +7,8 @@
 #include <syncrun/error.hpp>
 #include <vector>
 
+#include "tests/common/error_text.hpp"
+
 namespace syncrun::detail {
 namespace {
 
@@ -48,14 +50,14 @@ struct Vectors {
 
   template <class Rule>
   void update(const Rule& rule, std::size_t begin, std::size_t end) {
-    update_elements({.kind = UpdateKindOf<Rule>::value,
-                     .dtype = dtype_of<T>,
-                     .rule = &rule,
-                     .place = UpdateWork::RulePlace::host,
-                     .params = params.data() + begin,
-                     .gradient = gradient.data() + begin,
-                     .state = {first.data() + begin, second.data() + begin},
-                     .elements = end - begin});
+    arrays::update_elements({.kind = UpdateKindOf<Rule>::value,
+                             .dtype = dtype_of<T>,
+                             .rule = &rule,
+                             .place = UpdateWork::RulePlace::host,
+                             .params = params.data() + begin,
+                             .gradient = gradient.data() + begin,
+                             .state = {first.data() + begin, second.data() + begin},
+                             .elements = end - begin});
   }
 };
 
@@ -79,13 +81,7 @@ TYPED_TEST(UpdateOfElements, GivesTheSameBitsForAnyDivisionOfTheElements) {
 
 template <class Rule>
 std::string complaint(const Rule& rule) {
-  try {
-    check_update_rule(UpdateKindOf<Rule>::value, &rule);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return {};
+  return test::error_text([&] { check_update_rule(UpdateKindOf<Rule>::value, &rule); }, ErrorKind::usage);
 }
 
 TEST(UpdateRules, AreRefusedByTheNameOfWhatMakesNoSense) {

@@ -20,7 +20,7 @@ class ControlGroups : public testing::Test {
     fs::create_directories((folder_ / file).parent_path());
     write_text(folder_ / file, text);
   }
-  int cores() const { return cores_granted({.membership = folder_ / "membership", .groups = folder_ / "groups"}); }
+  int cores() const { return os::cores_granted({.membership = folder_ / "membership", .groups = folder_ / "groups"}); }
 
  private:
   TemporaryFolder folder_;

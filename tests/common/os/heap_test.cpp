@@ -16,14 +16,14 @@
 namespace {
 
 using namespace syncrun::detail;
-using Contents = SharedHeap::Contents;
-using Giveback = SharedHeap::Giveback;
+using Contents = os::SharedHeap::Contents;
+using Giveback = os::SharedHeap::Giveback;
 
 class Heap : public testing::Test {
  protected:
   static constexpr std::size_t kMegabyte = std::size_t{1} << 20;
-  Segment segment = Segment::create(std::size_t{1} << 31);
-  SharedHeap heap{segment, 4096, 64 * kMegabyte};
+  os::Segment segment = os::Segment::create(std::size_t{1} << 31);
+  os::SharedHeap heap{segment, 4096, 64 * kMegabyte};
 
   std::size_t resident_bytes() const {
     struct stat status {};
@@ -96,7 +96,7 @@ std::size_t huge_page_kilobytes() {
 TEST_F(Heap, KeepsHugePagesWhereTheSystemAllowsThem) {
   const std::string setting = huge_pages_for_shared_memory();
   if (setting != "advise" && setting != "always") GTEST_SKIP() << "shmem_enabled is " << setting;
-  SharedHeap pinned(segment, 64 * kMegabyte, 64 * kMegabyte, SharedHeap::Pages::kept);
+  os::SharedHeap pinned(segment, 64 * kMegabyte, 64 * kMegabyte, os::SharedHeap::Pages::kept);
   const std::size_t before = huge_page_kilobytes();
   const auto offset = pinned.allocate(33 * kMegabyte + 4096, Contents::zero, "a test");
   EXPECT_TRUE(is_zero(offset, 33 * kMegabyte));
@@ -122,8 +122,8 @@ TEST_F(Heap, GivesPagesBackToTheSystem) {
 }
 
 TEST_F(Heap, NotesItsChangesInOrder) {
-  using Kind = HeapChange::Kind;
-  HeapLog log;
+  using Kind = os::HeapChange::Kind;
+  os::HeapLog log;
   heap.note_changes(log);
   const auto small = heap.allocate(100, Contents::any, "a test");
   const auto rows = heap.allocate(kMegabyte, Contents::any, "rows");
@@ -131,8 +131,8 @@ TEST_F(Heap, NotesItsChangesInOrder) {
   heap.note_written(small + 8, 16);
   heap.note_rows_written(rows + 64, 8);
   heap.free(small, Giveback::later);
-  std::vector<HeapChange> changes;
-  log.for_each(0, [&](const HeapChange& change) { changes.push_back(change); });
+  std::vector<os::HeapChange> changes;
+  log.for_each(0, [&](const os::HeapChange& change) { changes.push_back(change); });
   ASSERT_EQ(changes.size(), 7U);
   const auto is = [&](std::size_t at, Kind kind, std::uint64_t offset, std::uint64_t bytes) {
     return changes[at].kind == kind && changes[at].offset == offset && changes[at].bytes == bytes;
@@ -147,25 +147,25 @@ TEST_F(Heap, NotesItsChangesInOrder) {
 }
 
 TEST_F(Heap, NotesNothingToSendOfAnExtentThatEachNodeMakes) {
-  using Kind = HeapChange::Kind;
-  HeapLog log;
+  using Kind = os::HeapChange::Kind;
+  os::HeapLog log;
   heap.note_changes(log);
   const auto rows = heap.allocate(kMegabyte, Contents::any, "rows");
   heap.leave_to_nodes(rows);
   heap.note_rows_there(rows + 64, 8);
   heap.free(rows, Giveback::later);
   std::vector<Kind> kinds;
-  log.for_each(0, [&](const HeapChange& change) { kinds.push_back(change.kind); });
+  log.for_each(0, [&](const os::HeapChange& change) { kinds.push_back(change.kind); });
   EXPECT_EQ(kinds, (std::vector<Kind>{Kind::mirrored, Kind::rows_there, Kind::freed}));
 }
 
 TEST(HeapLog, ForgetsWhatNobodyAsksForAnyMore) {
-  HeapLog log;
-  for (std::uint64_t i = 0; i < 4; ++i) log.add({HeapChange::Kind::written, 64 * i, 1});
+  os::HeapLog log;
+  for (std::uint64_t i = 0; i < 4; ++i) log.add({os::HeapChange::Kind::written, 64 * i, 1});
   log.forget(3);
   EXPECT_EQ(log.end(), 4U);
   std::vector<std::uint64_t> offsets;
-  log.for_each(3, [&](const HeapChange& change) { offsets.push_back(change.offset); });
+  log.for_each(3, [&](const os::HeapChange& change) { offsets.push_back(change.offset); });
   EXPECT_EQ(offsets, std::vector<std::uint64_t>{192});
   log.forget(4);
   EXPECT_EQ(log.end(), 4U);

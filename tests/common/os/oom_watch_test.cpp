@@ -19,8 +19,8 @@ class OomWatchTest : public testing::Test {
     fs::create_directories((folder_ / file).parent_path());
     write_text(folder_ / file, text);
   }
-  OomWatch watch() const {
-    return OomWatch(
+  os::OomWatch watch() const {
+    return os::OomWatch(
         {.membership = folder_ / "membership", .groups = folder_ / "groups", .machine = folder_ / "vmstat"});
   }
 
@@ -33,7 +33,7 @@ TEST_F(OomWatchTest, SeesAKillInTheGroupOfVersion2) {
   put("groups/job/one/memory.events", "low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n");
   put("groups/job/one/memory.max", "1000000\n");
   put("groups/job/one/memory.current", "600000\n");
-  const OomWatch oom = watch();
+  const os::OomWatch oom = watch();
   EXPECT_EQ(oom.describe_kill(), "") << "kills of before are not this session's";
   put("groups/job/one/memory.events", "low 0\nhigh 0\nmax 19\noom 5\noom_kill 4\noom_group_kill 0\n");
   EXPECT_EQ(oom.describe_kill(),
@@ -46,7 +46,7 @@ TEST_F(OomWatchTest, SeesAKillInTheMemoryGroupOfVersion1) {
   put("groups/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n");
   put("groups/memory/job/memory.limit_in_bytes", "2000\n");
   put("groups/memory/job/memory.usage_in_bytes", "1999\n");
-  const OomWatch oom = watch();
+  const os::OomWatch oom = watch();
   EXPECT_EQ(oom.describe_kill(), "");
   put("groups/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n");
   EXPECT_EQ(oom.describe_kill(),
@@ -57,7 +57,7 @@ TEST_F(OomWatchTest, LooksWhereAContainerHasItsOwnGroup) {
   put("membership", "0::/outside/of/the/container\n");
   put("groups/memory.events", "oom_kill 0\n");
   put("groups/memory.max", "5000\n");
-  const OomWatch oom = watch();
+  const os::OomWatch oom = watch();
   put("groups/memory.events", "oom_kill 1\n");
   EXPECT_EQ(oom.describe_kill(), ", probably by the out-of-memory killer: the control group's limit is 5000 bytes");
 }
@@ -68,7 +68,7 @@ TEST_F(OomWatchTest, NamesTheLimitOfTheGroupThatHasOne) {
   put("groups/pod/memory.current", "6999\n");
   put("groups/pod/container/memory.events", "oom_kill 0\n");
   put("groups/pod/container/memory.max", "max\n");
-  const OomWatch oom = watch();
+  const os::OomWatch oom = watch();
   put("groups/pod/container/memory.events", "oom_kill 1\n");
   EXPECT_EQ(oom.describe_kill(),
             ", probably by the out-of-memory killer: the control group's limit is 7000 bytes, and 6999 are in use now");
@@ -78,7 +78,7 @@ TEST_F(OomWatchTest, KnowsTheNumberThatIsNoLimitInVersion1) {
   put("membership", "4:memory:/job\n");
   put("groups/memory/job/memory.oom_control", "oom_kill 0\n");
   put("groups/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
-  const OomWatch oom = watch();
+  const os::OomWatch oom = watch();
   put("groups/memory/job/memory.oom_control", "oom_kill 1\n");
   EXPECT_EQ(oom.describe_kill(), ", probably by the out-of-memory killer: the machine's memory was used up");
 }
@@ -87,7 +87,7 @@ TEST_F(OomWatchTest, OfAGroupWithoutALimitIsTheMachines) {
   put("membership", "0::/job\n");
   put("groups/job/memory.events", "oom_kill 0\n");
   put("groups/job/memory.max", "max\n");
-  const OomWatch oom = watch();
+  const os::OomWatch oom = watch();
   put("groups/job/memory.events", "oom_kill 1\n");
   EXPECT_EQ(oom.describe_kill(), ", probably by the out-of-memory killer: the machine's memory was used up");
 }
@@ -95,14 +95,14 @@ TEST_F(OomWatchTest, OfAGroupWithoutALimitIsTheMachines) {
 TEST_F(OomWatchTest, CountsTheMachinesKillsWithoutAGroup) {
   put("membership", "1:cpu:/\n");
   put("vmstat", "nr_free_pages 77\noom_kill 8\n");
-  const OomWatch oom = watch();
+  const os::OomWatch oom = watch();
   EXPECT_EQ(oom.describe_kill(), "");
   put("vmstat", "nr_free_pages 77\noom_kill 9\n");
   EXPECT_EQ(oom.describe_kill(), ", probably by the out-of-memory killer: the machine's memory was used up");
 }
 
 TEST_F(OomWatchTest, SaysNothingWhereNobodyCounts) {
-  const OomWatch oom = watch();
+  const os::OomWatch oom = watch();
   EXPECT_EQ(oom.describe_kill(), "");
   put("membership", "0::/job\nnonsense\n");
   put("groups/job/memory.events", "oom_kill many\n");

@@ -8,15 +8,15 @@ using namespace syncrun::detail;
 using namespace std::chrono_literals;
 
 TEST(WaitedTime, CountsNoJump) {
-  const auto begin = Clock::now();
-  WaitedTime waited(begin);
-  EXPECT_LE(waited.since_last_look(begin + 1h), WaitedTime::kLongestLap);
+  const auto begin = os::Clock::now();
+  os::WaitedTime waited(begin);
+  EXPECT_LE(waited.since_last_look(begin + 1h), os::WaitedTime::kLongestLap);
   EXPECT_EQ(waited.since_last_look(begin + 1h + 10ms), 10ms);
 }
 
 TEST(AwakeTime, GrowsByWhatItsThreadSeesAndALapBesides) {
-  AwakeTime awake;
-  const auto begin = Clock::now();
+  os::AwakeTime awake;
+  const auto begin = os::Clock::now();
   awake.look(begin);
   awake.look(begin + 90ms);
   EXPECT_EQ(awake.until(begin + 90ms), 90ms);
@@ -26,15 +26,15 @@ TEST(AwakeTime, GrowsByWhatItsThreadSeesAndALapBesides) {
 
 /// A thread that gets no core is not stopped. Its time counts, so that its deadlines pass.
 TEST(WaitedTime, CountsTimeWithoutACore) {
-  const auto begin = Clock::now();
-  WaitedTime waited(begin);
-  Clock::duration counted{};
+  const auto begin = os::Clock::now();
+  os::WaitedTime waited(begin);
+  os::Clock::duration counted{};
   for (int lap = 0; lap < 5; ++lap) {
     // A busy loop is like a lap without a core: the thread is runnable all the time.
-    const auto until = Clock::now() + 200ms;
-    while (Clock::now() < until) {
+    const auto until = os::Clock::now() + 200ms;
+    while (os::Clock::now() < until) {
     }
-    counted += waited.since_last_look(Clock::now());
+    counted += waited.since_last_look(os::Clock::now());
   }
   EXPECT_GE(counted, 500ms);
 }

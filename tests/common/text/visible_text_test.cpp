@@ -8,9 +8,10 @@
 
 namespace {
 
-using syncrun::detail::text_for;
-using syncrun::detail::visible;
-using syncrun::detail::with_indented_lines;
+using syncrun::detail::text::json_string;
+using syncrun::detail::text::text_for;
+using syncrun::detail::text::visible;
+using syncrun::detail::text::with_indented_lines;
 
 TEST(VisibleText, LeavesTextAsItIs) {
   EXPECT_EQ(visible(""), "");
@@ -55,6 +56,12 @@ TEST(VisibleText, ShowsBytesThatAreNotUtf8) {
   EXPECT_EQ(visible("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "half of a pair";
   EXPECT_EQ(visible("\xf5\x80\x80\x80"), "\\xf5\\x80\\x80\\x80") << "beyond Unicode";
   EXPECT_EQ(visible("\xe2\x1b[2J"), "\\xe2^[[2J") << "a sequence does not hide what follows";
+}
+
+TEST(JsonString, EscapesWhatJsonRequires) {
+  EXPECT_EQ(json_string("a\"b\\c\n\t\x1b µ"), "\"a\\\"b\\\\c\\n\\u0009\\u001b µ\"");
+  EXPECT_EQ(json_string("\x7f\xc2\x9b"), "\"\\u007f\\u009b\"") << "no terminal may obey what a log line quotes";
+  EXPECT_EQ(json_string("\xff"), "\"\xef\xbf\xbd\"");
 }
 
 }  // namespace

@@ -12,16 +12,9 @@
 
 namespace gpt::test {
 
-Words with(Words options, const Words& more) {
-  options.insert(options.end(), more.begin(), more.end());
-  return options;
-}
-
 CommandResult run_gpt_on(int workers, const Words& options, Kind kind) {
-  const std::string name = kind == Kind::cpu ? "cpu" : "cuda";
-  std::string devices = name + "0";
-  for (int i = 1; i < workers; ++i) devices += "," + name + std::to_string(i);
-  return syncrun::test::run_command(with({SYNCRUN_COMMAND, "--devices", devices, GPT_PROGRAM}, options));
+  const Words devices = demos::testing::devices(workers, kind == Kind::cpu ? "cpu" : "cuda");
+  return syncrun::test::run_command(with(with(with({SYNCRUN_COMMAND}, devices), {GPT_PROGRAM}), options));
 }
 
 std::vector<double> losses_on(int workers, const Words& options, Kind kind) {

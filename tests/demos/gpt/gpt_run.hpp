@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/command_run.hpp"
+#include "tests/demos/demo_run.hpp"
 
 namespace gpt::test {
 
-using CommandResult = syncrun::test::CommandResult;
-using Words = std::vector<std::string>;
+using demos::testing::CommandResult;
+using demos::testing::with;
+using demos::testing::Words;
 
 enum class Kind { cpu, cuda };
 
@@ -24,9 +25,6 @@ std::vector<double> losses_on(int workers, const Words& options, Kind kind = Kin
 
 /// A failure of the test unless the losses agree, relatively.
 void expect_near(const std::vector<double>& got, const std::vector<double>& expected, double tolerance);
-
-/// `options` and then `more`.
-Words with(Words options, const Words& more);
 
 /// The number after `label` in the last line of the output that has it. It is a failure of the test if there is none.
 double number_after(const std::string& label, const std::string& output);

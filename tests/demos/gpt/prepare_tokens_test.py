@@ -60,16 +60,11 @@ class Prepare(unittest.TestCase):
         texts = texts_of(self.out / "vocab.txt")
         return b"".join(texts[token] for name in ("train.bin", "val.bin") for token in tokens_in(self.out / name))
 
-    def test_bytes_are_tokens(self) -> None:
-        self.prepare()
-        tokens = tokens_in(self.out / "train.bin") + tokens_in(self.out / "val.bin")
-        self.assertEqual(tokens, list(TEXT))
-        self.assertEqual((self.out / "vocab.txt").read_text(), FIRST_LINE + "\n")
-
-    def test_the_end_is_held_out_from_the_begin_of_a_line(self) -> None:
+    def test_bytes_are_tokens_and_the_end_is_held_out_from_the_begin_of_a_line(self) -> None:
         self.prepare("--held-out", 0.25)
         held_out = bytes(tokens_in(self.out / "val.bin"))
-        self.assertTrue(TEXT.endswith(held_out))
+        self.assertEqual(bytes(tokens_in(self.out / "train.bin")) + held_out, TEXT)
+        self.assertEqual((self.out / "vocab.txt").read_text(), FIRST_LINE + "\n")
         self.assertEqual(TEXT[: -len(held_out)][-1:], b"\n")
         self.assertAlmostEqual(len(held_out) / len(TEXT), 0.25, delta=0.05)
 
@@ -118,11 +113,6 @@ class Prepare(unittest.TestCase):
         self.refused([self.text, self.out, "--held-out", 1], 2, "--held-out: expected a number above 0 and below 1")
         self.text.write_bytes(b"abc")
         self.refused([self.text, self.out], 1, "expected a text with at least two bytes in each part, found 3 and 0")
-
-    def test_help(self) -> None:
-        done = self.run_script("--help")
-        self.assertEqual(done.returncode, 0)
-        self.assertIn("--vocab-size", done.stdout)
 
 
 if __name__ == "__main__":

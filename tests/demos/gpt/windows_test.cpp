@@ -30,18 +30,12 @@ TEST(GptWindows, ReachEveryPlaceAboutEquallyOften) {
   for (const int count : counts) EXPECT_NEAR(count, kDraws / 10, 150);
 }
 
-TEST(GptWindows, HaveOnePlaceInATextOfTheirLength) {
+TEST(GptWindows, ForAnEvaluationCoverTheTextOrAreSpreadOverItUpToALimit) {
   EXPECT_EQ(random_windows({.tokens = 9, .length = 9}, 3, 1, 0), (std::vector<std::int64_t>{0, 0, 0}));
   EXPECT_EQ(spread_windows({.tokens = 9, .length = 9}, 0), (std::vector<std::int64_t>{0}));
-}
-
-TEST(GptWindows, ForAnEvaluationCoverTheText) {
   // Windows of five tokens predict four each: 1 to 4, 5 to 8, 9 to 12.
   EXPECT_EQ(spread_windows({.tokens = 13, .length = 5}, 0), (std::vector<std::int64_t>{0, 4, 8}));
   EXPECT_EQ(spread_windows({.tokens = 12, .length = 5}, 0), (std::vector<std::int64_t>{0, 4}));
-}
-
-TEST(GptWindows, ForAnEvaluationAreSpreadOverTheTextUpToALimit) {
   const WindowRange range{.tokens = 1001, .length = 11};  // 100 windows
   EXPECT_EQ(spread_windows(range, 4), (std::vector<std::int64_t>{0, 250, 500, 750}));
   EXPECT_EQ(spread_windows(range, 1000), spread_windows(range, 0));

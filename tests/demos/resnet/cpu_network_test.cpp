@@ -10,14 +10,12 @@
 #include <vector>
 
 #include "demos/resnet/network/cpu/cpu_head.hpp"
-#include "tests/demos/allocations.hpp"
 #include "tests/demos/resnet/reference.hpp"
 
 namespace resnet {
 namespace {
 
 using testing::Reference;
-using testing::relative_error;
 
 #ifndef DEMOS_HAVE_DNNL
 
@@ -91,23 +89,6 @@ TEST_P(CpuNetworkLikeTorchvision, GivesItsLossAndGradient) {
   testing::expect_reference_gradient(reference_, trained_.gradient, 1e-3);
 }
 
-TEST_P(CpuNetworkLikeTorchvision, CountsCorrectRowsAndMeansLosses) {
-  const Outcome outcome = trained_.network.evaluate(trained_.params, trained_.statistics, batch_.images, batch_.labels);
-  const std::size_t classes = reference_.architecture.spec.classes;
-  double loss = 0;
-  std::int64_t correct = 0;
-  for (std::size_t row = 0; row < reference_.rows; ++row) {
-    const auto logits = std::span(reference_.logits).subspan(row * classes, classes);
-    const auto label = static_cast<std::size_t>(batch_.labels[row]);
-    double sum = 0;
-    for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
-    loss += std::log(sum) - static_cast<double>(logits[label]);
-    correct += logits[label] == *std::max_element(logits.begin(), logits.end()) ? 1 : 0;
-  }
-  EXPECT_NEAR(outcome.mean_loss, loss / static_cast<double>(reference_.rows), 1e-4);
-  EXPECT_EQ(outcome.correct, correct);
-}
-
 INSTANTIATE_TEST_SUITE_P(Depths, CpuNetworkLikeTorchvision, ::testing::Values("resnet18", "resnet50"),
                          [](const auto& tested) { return std::string(tested.param); });
 
@@ -137,23 +118,6 @@ INSTANTIATE_TEST_SUITE_P(Specs, CpuNetworkOfEverySpec,
                          ::testing::Values(ArchitectureSpec{.depth = 18, .image_size = 65, .classes = 11, .width = 24},
                                            ArchitectureSpec{.depth = 101, .image_size = 64, .classes = 4, .width = 8}),
                          [](const auto& tested) { return "ResNet" + std::to_string(tested.param.depth); });
-
-TEST(CpuNetworkSteps, AllocateNothingOfNoteOnceWarm) {
-  constexpr std::size_t kOfNote = std::size_t{1} << 20;  // bytes; the activations take 40 times as much
-  Trained trained(plan({.depth = 18, .image_size = 64, .classes = 10, .width = 32}));
-  const Batch batch = batch_of(trained.architecture, 32);
-  const Batch smaller = batch.part(3, 20);
-  const auto everything = [&](const Batch& rows) {
-    trained.step(rows);
-    trained.network.evaluate(trained.params, trained.statistics, rows.images, rows.labels);
-  };
-  everything(batch);
-  everything(smaller);
-  const std::size_t before = demos::testing::allocated_bytes_so_far();
-  everything(batch);
-  everything(smaller);
-  EXPECT_LT(demos::testing::allocated_bytes_so_far() - before, kOfNote);
-}
 
 TEST(CpuNetworkSteps, GoOnWithMoreRowCountsThanAreKeptPrepared) {
   Trained trained(plan({.depth = 18, .image_size = 32, .classes = 4, .width = 8}));

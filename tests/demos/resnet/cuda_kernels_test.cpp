@@ -12,7 +12,6 @@
 
 #include "demos/resnet/network/cuda/cuda_edge_kernels.hpp"
 #include "demos/resnet/network/cuda/cuda_image_kernels.hpp"
-#include "demos/resnet/network/cuda/cuda_pool_kernels.hpp"
 #include "demos/resnet/network/images.hpp"
 #include "tests/demos/resnet/cuda_norm_support.hpp"
 
@@ -27,7 +26,6 @@ using testing::Moments;
 using testing::Norm;
 using testing::rounding_of;
 using testing::Sums;
-using testing::uniform;
 constexpr std::size_t kColors = 3;
 
 class ResnetKernels : public demos::testing::OnGpu {};
@@ -82,25 +80,6 @@ TEST_F(ResnetKernels, PrepareImagesAsTheCpuDoes) {
       }
     }
   }
-}
-
-TEST_F(ResnetKernels, FoldFiltersAndTheirGradientsBack) {
-  constexpr std::size_t kFilters = 3;
-  constexpr std::size_t kElements = cuda::kStemKernel * cuda::kStemKernel * kColors;
-  const std::vector<float> values = uniform(kFilters * kElements, 1);
-  const OnDevice<float> filters(values);
-  const OnDevice<float> wide(
-      std::vector<float>(kFilters * cuda::kFoldedKernel * cuda::kFoldedKernel * cuda::kFoldedChannels, 99));
-  const OnDevice<float> back(std::vector<float>(values.size(), 99));
-  cuda::fold_filter(CudaMath::kFloat32, kFilters, filters.data(), wide.data(), kStream);
-  cuda::unfold_filter_gradient(CudaMath::kFloat32, kFilters, wide.data(), back.data(), kStream);
-  EXPECT_EQ(back.read(), values);
-  // Folding adds nothing: all values that are not in the filter are zero.
-  double sum = 0;
-  double wide_sum = 0;
-  for (const float value : values) sum += std::abs(value);
-  for (const float value : wide.read()) wide_sum += std::abs(value);
-  EXPECT_NEAR(wide_sum, sum, 1e-6 * sum);
 }
 
 /// The gradients of the input, of the scale and of the shift of a normalisation, computed by the formula from the
@@ -235,55 +214,6 @@ std::string name_of(const ::testing::TestParamInfo<NormCase>& info) {
          (math == CudaMath::kBfloat16 ? "InBfloat16" : "InFloat32");
 }
 INSTANTIATE_TEST_SUITE_P(, ResnetNormKernels, ::testing::ValuesIn(norm_cases()), name_of);
-
-TEST_F(ResnetKernels, PoolTheLargestAndLeadItsGradientBack) {
-  for (const std::size_t size : {std::size_t{7}, std::size_t{8}}) {
-    const cuda::PoolShape shape{2, size, 16};
-    const std::size_t in = shape.rows * shape.size * shape.size * shape.channels;
-    const std::size_t out = shape.rows * shape.size_out() * shape.size_out() * shape.channels;
-    const std::vector<float> values = uniform(in, 1);
-    const std::vector<float> gradient = uniform(out, 5000);
-    const OnDevice<float> x(values), dy(gradient);
-    const OnDevice<float> y{std::vector<float>(out)};
-    const OnDevice<float> dx{std::vector<float>(in, 99)};
-    const OnDevice<std::uint8_t> which{std::vector<std::uint8_t>(out, 255)};
-    const Norm norm(shape.channels, 31);
-    const Sums sums(shape.channels);
-    const cuda::NormShape norm_shape{in / shape.channels, shape.channels};
-    cuda::statistics(CudaMath::kFloat32, norm_shape, x.data(), norm.place(), sums.place(), cuda::Ranks::kOwn, kStream);
-    cuda::pool_forward(CudaMath::kFloat32, shape, x.data(), norm.place(), y.data(), which.data(), kStream);
-    const std::vector<float> own = norm.own.read();
-    const auto normalised = [&](std::size_t at) {  // factor x + offset, rounded as in the kernel
-      const std::size_t c = at % shape.channels;
-      return std::max(std::fma(own[c], values[at], own[shape.channels + c]), 0.0F);
-    };
-    const std::vector<float> pooled = y.read();
-    std::vector<double> dz(in);
-    for (std::size_t i = 0; i < out; ++i) {
-      const std::size_t channel = i % shape.channels;
-      const std::size_t column = i / shape.channels % shape.size_out();
-      const std::size_t line = i / shape.channels / shape.size_out() % shape.size_out();
-      const std::size_t row = i / shape.channels / shape.size_out() / shape.size_out();
-      float largest = -1;
-      std::size_t place = 0;
-      for (std::size_t h = line == 0 ? 0 : 2 * line - 1; h < std::min(shape.size, 2 * line + 2); ++h) {
-        for (std::size_t w = column == 0 ? 0 : 2 * column - 1; w < std::min(shape.size, 2 * column + 2); ++w) {
-          const std::size_t at = ((row * shape.size + h) * shape.size + w) * shape.channels + channel;
-          if (normalised(at) <= largest) continue;
-          largest = normalised(at);
-          place = at;
-        }
-      }
-      ASSERT_FLOAT_EQ(pooled[i], largest) << i;
-      if (largest > 0) dz[place] += 2 * static_cast<double>(gradient[i]);
-    }
-    const cuda::PoolGradient arriving{dy.data(), dy.data(), which.data()};
-    const cuda::NormSide side{x.data(), norm.place(), dx.data(), sums.sums.data()};
-    cuda::pool_backward_sums(CudaMath::kFloat32, shape, arriving, side, sums.place(), cuda::Ranks::kOwn, kStream);
-    cuda::pool_backward_apply(CudaMath::kFloat32, shape, arriving, side, kStream);
-    expect_gradient_of(norm, dx.read(), values, dz);
-  }
-}
 
 TEST_F(ResnetKernels, ALabelOutOfRangeMakesTheLossNoNumber) {
   for (const std::int64_t label : {std::int64_t{-1}, std::int64_t{3}}) {

@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <numeric>
-#include <set>
 #include <stdexcept>
 #include <vector>
 
@@ -14,12 +11,9 @@ namespace {
 constexpr ImageShape kImageShape{40, 36};
 constexpr Preparation kAsStored{.crop = 32, .mean = {0, 0, 0}, .inverse_deviation = {255, 255, 255}};
 
-TEST(Placement, IsInTheMiddleAndNeverMirroredWhereItIsNotRandom) {
+TEST(Placement, IsAPureFunctionOfSeedStepAndRowAndInTheMiddleWhereItIsNotRandom) {
   static_assert(placement(kImageShape, kAsStored, {.seed = 3, .step = 4, .is_random = false}, 5) ==
                 Placement{4, 2, false});
-}
-
-TEST(Placement, IsAPureFunctionOfSeedStepAndRow) {
   const AugmentKey key{.seed = 3, .step = 4, .is_random = true};
   const Placement here = placement(kImageShape, kAsStored, key, 5);
   EXPECT_EQ(placement(kImageShape, kAsStored, key, 5), here);
@@ -44,17 +38,12 @@ TEST(Placement, TakesEveryPlaceAboutEquallyOften) {
     ++tops.at(place.top);
     ++lefts.at(place.left);
     mirrored += place.is_mirrored;
+    const AugmentKey unmirrored{.seed = 1, .step = 1, .is_random = true, .mirrors = false};
+    EXPECT_FALSE(placement(kImageShape, kAsStored, unmirrored, row).is_mirrored);
   }
   for (const int count : tops) EXPECT_NEAR(count, kRows / 9, 150);  // the standard deviation is about 30
   for (const int count : lefts) EXPECT_NEAR(count, kRows / 5, 200);
   EXPECT_NEAR(mirrored, kRows / 2, 250);
-}
-
-TEST(Placement, IsNotMirroredWhereTheUserDoesNotWantIt) {
-  for (int row = 0; row < 100; ++row) {
-    const AugmentKey key{.seed = 1, .step = 1, .is_random = true, .mirrors = false};
-    EXPECT_FALSE(placement(kImageShape, kAsStored, key, row).is_mirrored);
-  }
 }
 
 /// Two images. Byte i of the array is i modulo 251.
@@ -98,10 +87,6 @@ TEST(PrepareImages, SubtractsTheMeanAndDividesByTheDeviationOfTheChannel) {
   EXPECT_NEAR(prepared[2], (0.2 - 0.406) / 0.225, 1e-6);
 }
 
-TEST(PrepareImages, TakesNoRows) {
-  EXPECT_NO_THROW(prepare_images(kImageShape, kAsStored, {.is_random = true}, {}, {}, {}));
-}
-
 TEST(PrepareImages, RefusesWhatDoesNotFitTogether) {
   const std::vector<std::uint8_t> images = numbered_images();
   std::vector<float> prepared(2 * 32 * 32 * 3);
@@ -109,6 +94,7 @@ TEST(PrepareImages, RefusesWhatDoesNotFitTogether) {
   const std::span<const std::uint8_t> pixels = images;
   const AugmentKey random{.is_random = true};
   EXPECT_NO_THROW(prepare_images(kImageShape, kAsStored, random, pixels, ids, prepared));
+  EXPECT_NO_THROW(prepare_images(kImageShape, kAsStored, random, {}, {}, {}));
   EXPECT_THROW(prepare_images(kImageShape, kAsStored, random, pixels, {}, prepared), std::invalid_argument);
   EXPECT_THROW(prepare_images(kImageShape, kAsStored, random, pixels.first(5), ids, prepared), std::invalid_argument);
   EXPECT_THROW(prepare_images(kImageShape, kAsStored, random, pixels, ids, std::span(prepared).first(7)),

@@ -9,19 +9,16 @@
 #include <string>
 #include <vector>
 
-/// Writes a .npy file of version 1, with this header text and then these bytes.
-inline void write_npy_bytes(const std::filesystem::path& file, std::string header, const std::string& bytes) {
-  header.append((64 - (10 + header.size() + 1) % 64) % 64, ' ').append("\n");
-  std::ofstream stream(file, std::ios::binary);
-  stream << "\x93NUMPY" << '\1' << '\0' << static_cast<char>(header.size() % 256)
-         << static_cast<char>(header.size() / 256) << header << bytes;
-}
-
+/// Writes a .npy file of version 1.
 template <class T>
 void write_npy(const std::filesystem::path& file, const std::string& dtype, const std::string& shape,
                const std::vector<T>& values) {
-  write_npy_bytes(file, "{'descr': '" + dtype + "', 'fortran_order': False, 'shape': " + shape + ", }",
-                  std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
+  std::string header = "{'descr': '" + dtype + "', 'fortran_order': False, 'shape': " + shape + ", }";
+  header.append((64 - (10 + header.size() + 1) % 64) % 64, ' ').append("\n");
+  std::ofstream stream(file, std::ios::binary);
+  stream << "\x93NUMPY" << '\1' << '\0' << static_cast<char>(header.size() % 256)
+         << static_cast<char>(header.size() / 256) << header;
+  stream.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
 }
 
 /// Writes files of `rows` images of size x size pixels, and their labels in `classes` classes. The brightness of an

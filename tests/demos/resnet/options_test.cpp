@@ -33,6 +33,9 @@ TEST(ResnetOptions, AreThoseOfTorchvisionsReferenceAtFirst) {
   EXPECT_TRUE(options.mirrors);
   EXPECT_FALSE(options.crop);
   EXPECT_EQ(options.normalization, Normalization::kPerDevice);
+  EXPECT_EQ(options.feed(), Feed::kMapped);
+  EXPECT_EQ(parse({"--synthetic", "8"})->feed(), Feed::kDevice);
+  EXPECT_DOUBLE_EQ(parse({"--data=x", "--epochs=20"})->warmup(), 2);
 }
 
 TEST(ResnetOptions, AreRead) {
@@ -82,15 +85,6 @@ TEST(ResnetOptions, TheUsualLearningRateFollowsTheOptimizerAndTheBatch) {
   EXPECT_DOUBLE_EQ(rate("adadelta", "64"), 1);
 }
 
-TEST(ResnetOptions, TheUsualWarmUpIsATenthOfShortRuns) {
-  EXPECT_DOUBLE_EQ(parse({"--data", "x", "--epochs", "20"})->warmup(), 2);
-}
-
-TEST(ResnetOptions, TheUsualFeedIsTheFilesAndOfRandomImagesTheDevices) {
-  EXPECT_EQ(parse({"--data", "x"})->feed(), Feed::kMapped);
-  EXPECT_EQ(parse({"--synthetic", "8"})->feed(), Feed::kDevice);
-}
-
 TEST(ResnetOptions, HelpNamesEveryOptionWhereverItIsAskedFor) {
   EXPECT_FALSE(parse({"--help"}));
   EXPECT_FALSE(parse({"--epochs", "3", "--help"}));
@@ -100,22 +94,6 @@ TEST(ResnetOptions, HelpNamesEveryOptionWhereverItIsAskedFor) {
                 "weight-decay label-smoothing warmup-epochs sync-norm dtype zero-init-residual bucket-mib slices "
                 "eval-slices interval seed no-mirror checkpoint checkpoint-every resume help")) {
     EXPECT_NE(help_text().find("\n  --" + name), std::string::npos) << name;
-  }
-}
-
-TEST(ResnetOptions, AreReadInBothFormsAndTheLastOneHolds) {
-  const Options options = *parse({"--data=x", "--seed=010", "--depth", "18", "--depth=34"});
-  EXPECT_EQ(options.data, "x");
-  EXPECT_EQ(options.seed, 10U) << "decimal, whatever it begins with";
-  EXPECT_EQ(options.depth, 34);
-  EXPECT_EQ(parse({"--data", "--x"})->data, "--x") << "what follows an option is its value";
-}
-
-TEST(ResnetOptions, HelpFitsIntoATerminalOf120Columns) {
-  std::istringstream lines(help_text());
-  for (std::string line; std::getline(lines, line);) {
-    EXPECT_LE(line.size(), 120U) << line;
-    EXPECT_FALSE(line.ends_with(' ')) << line;
   }
 }
 
@@ -136,13 +114,10 @@ TEST(ResnetOptions, AreRefusedWithWhatWasExpected) {
   EXPECT_EQ(said_of("--width", "12"), "--width: expected a multiple of 8 from 8 to 256, got '12'");
   EXPECT_EQ(said_of("--crop", "31"), "--crop: expected a whole number from 32 to 1024, got '31'");
   EXPECT_EQ(said_of("--classes", "1"), "--classes: expected a whole number from 2 to 1048576, got '1'");
-  EXPECT_EQ(said_of("--batch", "-1"), "--batch: expected a whole number from 1 to 10000000, got '-1'");
-  EXPECT_EQ(said_of("--epochs", "1e3"), "--epochs: expected a whole number from 1 to 100000, got '1e3'");
   EXPECT_EQ(said_of("--optimizer", "lion"),
             "--optimizer: expected 'sgd', 'momentum', 'nesterov', 'adagrad', 'rmsprop', 'adadelta', 'adam', 'adamw' or "
             "'adamax', got 'lion'");
   EXPECT_EQ(said_of("--lr", "0"), "--lr: expected a number above 0 and below 1000, got '0'");
-  EXPECT_EQ(said_of("--lr", "nan"), "--lr: expected a number above 0 and below 1000, got 'nan'");
   EXPECT_EQ(said_of("--momentum", "1"), "--momentum: expected a number from 0 to below 1, got '1'");
   EXPECT_EQ(said_of("--weight-decay", "-1"), "--weight-decay: expected a number from 0 to 1000, got '-1'");
   EXPECT_EQ(said_of("--label-smoothing", "1"), "--label-smoothing: expected a number from 0 to below 1, got '1'");
@@ -150,13 +125,8 @@ TEST(ResnetOptions, AreRefusedWithWhatWasExpected) {
   EXPECT_EQ(said_of("--dtype", "float16"), "--dtype: expected 'float32', 'tf32' or 'bfloat16', got 'float16'");
   EXPECT_EQ(said_of("--bucket-mib", "-1"), "--bucket-mib: expected a number from 0 to 1048576, got '-1'");
   EXPECT_EQ(said_of("--checkpoint", ""), "--checkpoint: expected a folder, got ''");
-  EXPECT_EQ(complaint({"--data", ""}), "--data: expected a folder, got ''");
   EXPECT_EQ(complaint({"--data", "x", "--resume"}), "--resume: expected --checkpoint DIR beside it, got none");
-  EXPECT_EQ(complaint({"--data", "x", "--lr"}), "--lr: expected a value, got none");
-  EXPECT_EQ(complaint({"--data", "x", "--rate", "1"}),
-            "options: expected one of those that --help lists, got '--rate'");
   EXPECT_EQ(complaint({"--data", "x", "--sync-norm=1"}), "--sync-norm: expected no value, got '1'");
-  EXPECT_EQ(complaint({"--data", "x", "--", "y"}), "options: expected no other arguments, got 'y'");
   EXPECT_EQ(complaint({"--data", "x", "y"}), "options: expected no other arguments, got 'y'");
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace resnet {
 namespace {
@@ -20,6 +22,7 @@ class InitialParameters : public ::testing::Test {
   }
 
   const Architecture architecture_ = plan({.depth = 18, .image_size = 32, .classes = 10, .width = 32});
+  const std::vector<float> params_ = initial_parameters(architecture_, 1, ResidualScale::kOne);
 };
 
 struct Moments {
@@ -40,9 +43,8 @@ bool are_all(std::span<const float> values, float value) {
 }
 
 TEST_F(InitialParameters, OfFiltersAreNormalWithTheVarianceOfKaiming) {
-  const auto params = initial_parameters(architecture_, 1, ResidualScale::kOne);
   for (const char* name : {"conv1.weight", "layer2.0.conv1.weight", "layer4.1.conv2.weight"}) {
-    const auto filters = array(params, name);
+    const auto filters = array(params_, name);
     const auto unit = std::find_if(architecture_.units.begin(), architecture_.units.end(),
                                    [&](const ConvUnit& u) { return u.conv_name + ".weight" == name; });
     const double expected = std::sqrt(2.0 / static_cast<double>(unit->channels_out * unit->kernel * unit->kernel));
@@ -55,43 +57,29 @@ TEST_F(InitialParameters, OfFiltersAreNormalWithTheVarianceOfKaiming) {
   }
 }
 
-TEST_F(InitialParameters, OfNormalisationAreOneAndZero) {
-  const auto params = initial_parameters(architecture_, 1, ResidualScale::kOne);
-  for (const char* name : {"bn1", "layer1.0.bn1", "layer1.0.bn2", "layer4.0.downsample.1"}) {
-    EXPECT_TRUE(are_all(array(params, name + std::string(".weight")), 1)) << name;
-    EXPECT_TRUE(are_all(array(params, name + std::string(".bias")), 0)) << name;
-  }
-}
-
-TEST_F(InitialParameters, CanStartBlocksAsTheirShortcut) {
-  const auto params = initial_parameters(architecture_, 1, ResidualScale::kZero);
-  EXPECT_TRUE(are_all(array(params, "layer1.0.bn1.weight"), 1));
-  EXPECT_TRUE(are_all(array(params, "layer1.0.bn2.weight"), 0));
-  EXPECT_TRUE(are_all(array(params, "layer4.0.downsample.1.weight"), 1));
-}
-
 TEST_F(InitialParameters, OfTheDenseLayerAreUniform) {
-  const auto params = initial_parameters(architecture_, 1, ResidualScale::kOne);
   const double bound = 1 / std::sqrt(static_cast<double>(architecture_.features));
-  const auto weights = array(params, "fc.weight");
+  const auto weights = array(params_, "fc.weight");
   EXPECT_LE(*std::max_element(weights.begin(), weights.end()), bound);
   EXPECT_GE(*std::min_element(weights.begin(), weights.end()), -bound);
   EXPECT_NEAR(moments(weights).deviation, bound / std::sqrt(3.0), 0.05 * bound);
-  EXPECT_FALSE(are_all(array(params, "fc.bias"), 0));
+}
+
+TEST_F(InitialParameters, OfNormalisationAreOneAndZeroAndBlocksCanStartAsTheirShortcut) {
+  const auto zero = initial_parameters(architecture_, 1, ResidualScale::kZero);
+  for (const std::string name : {"bn1", "layer1.0.bn1", "layer1.0.bn2", "layer4.0.downsample.1"}) {
+    EXPECT_TRUE(are_all(array(params_, name + ".weight"), 1)) << name;
+    EXPECT_TRUE(are_all(array(params_, name + ".bias"), 0)) << name;
+    EXPECT_TRUE(are_all(array(zero, name + ".weight"), name == "layer1.0.bn2" ? 0 : 1)) << name;
+  }
+  const auto statistics = initial_statistics(architecture_);
+  EXPECT_TRUE(are_all(array(statistics, "layer3.1.bn1.running_mean"), 0));
+  EXPECT_TRUE(are_all(array(statistics, "layer3.1.bn1.running_var"), 1));
 }
 
 TEST_F(InitialParameters, AreAPureFunctionOfTheSeed) {
-  const auto params = initial_parameters(architecture_, 1, ResidualScale::kOne);
-  EXPECT_EQ(params.size(), architecture_.parameter_count);
-  EXPECT_EQ(initial_parameters(architecture_, 1, ResidualScale::kOne), params);
-  EXPECT_NE(initial_parameters(architecture_, 2, ResidualScale::kOne), params);
-}
-
-TEST_F(InitialParameters, StatisticsAreMeansOfZeroAndVariancesOfOne) {
-  const auto statistics = initial_statistics(architecture_);
-  EXPECT_EQ(statistics.size(), architecture_.statistics_count);
-  EXPECT_TRUE(are_all(array(statistics, "layer3.1.bn1.running_mean"), 0));
-  EXPECT_TRUE(are_all(array(statistics, "layer3.1.bn1.running_var"), 1));
+  EXPECT_EQ(initial_parameters(architecture_, 1, ResidualScale::kOne), params_);
+  EXPECT_NE(initial_parameters(architecture_, 2, ResidualScale::kOne), params_);
 }
 
 }  // namespace

@@ -88,6 +88,10 @@ TEST(PlanAgreement, IsToWhatRank0ChoosesWhereNothingIsKnown) {
   EXPECT_EQ(agreed.plans, plans_of("timed", {1, 2, 3}));
   EXPECT_EQ(ranks.adopted, agreed.plans);
   EXPECT_THAT(agreed.notes, IsEmpty()) << "nobody has asked";
+  EXPECT_THAT(agree_on_plans(ranks, {.file = "FILE"}).notes,
+              ElementsAre("cuDNN plans: 3 chosen by timing; FILE has all of them now"));
+  EXPECT_THAT(agree_on_plans(ranks, {.checkpoint = "DIR"}).notes,
+              ElementsAre(HasSubstr("the checkpoint in DIR has none")));
 }
 
 TEST(PlanAgreement, TakesTheFileAndChoosesWhatItLacks) {
@@ -99,12 +103,6 @@ TEST(PlanAgreement, TakesTheFileAndChoosesWhatItLacks) {
   EXPECT_THAT(agreed.notes, ElementsAre("cuDNN plans: 2 from FILE, 2 chosen by timing; FILE has all of them now"));
   const PlanSources again{.file = "FILE", .in_file = agreed.plans};
   EXPECT_THAT(agree_on_plans(ranks, again).notes, ElementsAre("cuDNN plans: 4 from FILE, 0 chosen by timing"));
-}
-
-TEST(PlanAgreement, SaysThatAFileIsNew) {
-  MadeUpRanks ranks({kAgreedPlace});
-  EXPECT_THAT(agree_on_plans(ranks, {.file = "FILE"}).notes,
-              ElementsAre("cuDNN plans: 3 chosen by timing; FILE has all of them now"));
 }
 
 TEST(PlanAgreement, TakesTheCheckpointsPlansBehindTheFiles) {
@@ -125,13 +123,6 @@ TEST(PlanAgreement, TakesTheCheckpointsPlansBehindTheFiles) {
                           "roundings may differ from here on",
                           "cuDNN plans: 1 from FILE, 1 from the checkpoint in DIR, 1 chosen by timing; FILE has all "
                           "of them now"));
-}
-
-TEST(PlanAgreement, SaysThatACheckpointHasNone) {
-  MadeUpRanks ranks({kAgreedPlace});
-  const AgreedPlans agreed = agree_on_plans(ranks, {.checkpoint = "DIR"});
-  EXPECT_EQ(agreed.plans, plans_of("timed", {1, 2, 3}));
-  EXPECT_THAT(agreed.notes, ElementsAre(HasSubstr("the checkpoint in DIR has none")));
 }
 
 TEST(PlanAgreement, LeavesACheckpointsPlansForAnotherGpu) {
@@ -202,16 +193,14 @@ TEST_F(PlansFile, IsReadAsItWasWrittenAndLeavesNothingBesideIt) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1);
 }
 
-TEST_F(PlansFile, ThatIsDamagedIsRefusedByNameAndLine) {
+TEST_F(PlansFile, ThatIsDamagedOrNoRegularFileIsRefusedByName) {
   std::ofstream(file()) << plans_of("any", {1}).text().substr(0, 60);
   EXPECT_THAT(refusal(file()), HasSubstr("--plans: " + file().string() + ", line 4: expected a whole line"));
-}
-
-TEST_F(PlansFile, ThatIsNoRegularFileIsRefusedAtOnce) {
   EXPECT_THAT(refusal(folder_.path()), HasSubstr("expected a regular file, or none yet, got a folder"));
+  EXPECT_THAT(refusal(folder_ / "missing" / "plans.txt"), HasSubstr("got no such folder at "));
+  std::filesystem::remove(file());
   ASSERT_EQ(::mkfifo(file().c_str(), 0600), 0);
   EXPECT_THAT(refusal(file()), HasSubstr("expected a regular file, or none yet, got something else"));
-  EXPECT_THAT(refusal(folder_ / "missing" / "plans.txt"), HasSubstr("got no such folder at "));
 }
 
 TEST_F(PlansFile, ThatCannotBeWrittenSaysWhyAndStays) {

@@ -101,12 +101,8 @@ TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInFloat32) {
   expect_equal_runs_to_end_equally("cuda0", "float32");
 }
 
-TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInBfloat16) {
-  expect_equal_runs_to_end_equally("cuda0", "bfloat16");
-}
-
 /// On an H100 or H200, some of these convolutions are products of the demo's own.
-TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsOfResnet50) {
+TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsOfResnet50InBfloat16) {
   expect_equal_runs_to_end_equally("cuda0", "bfloat16", {"--depth", "50", "--width", "64"});
 }
 
@@ -126,51 +122,22 @@ TEST_F(ResnetOnPlannedGpus, AgreeOnAllPlansOfSlicesAndEvaluationBeforeTheFirstSt
   EXPECT_THAT(result.output + result.errors, Not(HasSubstr(kOwnChoice)));
 }
 
-TEST_F(ResnetOnPlannedGpus, ChooseWhatTheFileLacksAndKeepTheRest) {
-  run("cuda0", "bfloat16", with({"--epochs", "1"}, plans()));
-  const std::vector<std::string> all = lines_of(text_of(file("plans.txt")));
-  std::vector<std::string> kept;
-  std::size_t number = 0;
-  for (const std::string& line : all) {
-    if (!line.starts_with("convolution ") || number++ % 2 == 0) kept.push_back(line);
-  }
-  ASSERT_LT(kept.size(), all.size());
-  {
-    std::ofstream rewritten(file("plans.txt"));
-    for (const std::string& line : kept) rewritten << line << '\n';
-  }
-  const CommandResult result = run("cuda0", "bfloat16", with({"--epochs", "1"}, plans()));
-  EXPECT_THAT(result.output, HasSubstr(", " + std::to_string(all.size() - kept.size()) + " chosen by timing; "));
-  const std::vector<std::string> again = lines_of(text_of(file("plans.txt")));
-  EXPECT_EQ(again.size(), all.size());
-  EXPECT_THAT(again, ::testing::IsSupersetOf(kept));
-}
-
 /// The file names a plan that does not exist. The run must fail, which shows that it uses the file.
 TEST_F(ResnetOnPlannedGpus, ComputeByTheFilesPlansAndNoOthers) {
   run("cuda0", "bfloat16", with({"--epochs", "1"}, plans()));
   const std::string text = text_of(file("plans.txt"));
-  const auto with_change = [&](const std::string& part, const std::string& other) {
-    const std::size_t place = text.find(part);
-    EXPECT_NE(place, std::string::npos) << part;
-    std::ofstream(file("plans.txt")) << std::string(text).replace(place, part.size(), other);
-    const CommandResult result =
-        syncrun::test::run_command(command("cuda0", "bfloat16", with({"--epochs", "1"}, plans())));
-    EXPECT_EQ(result.exit_code, 1) << result.output;
-    return result.errors;
-  };
-  const std::string errors = with_change(" plan=eng", " plan=eng9999");
-  EXPECT_THAT(errors, HasSubstr("the stored plan 'eng9999"));
-  EXPECT_THAT(errors, HasSubstr("cuDNN does not propose it on this device"));
-  EXPECT_THAT(with_change("\ngpu ", "\ngpu Another "), HasSubstr("--plans: expected plans for "));
-  EXPECT_THAT(with_change("\ncudnn ", "\ncudnn 1."), HasSubstr("--plans: expected plans for "));
+  const std::string part = " plan=eng";
+  const std::size_t place = text.find(part);
+  ASSERT_NE(place, std::string::npos) << text;
+  std::ofstream(file("plans.txt")) << std::string(text).replace(place, part.size(), " plan=eng9999");
+  const CommandResult result =
+      syncrun::test::run_command(command("cuda0", "bfloat16", with({"--epochs", "1"}, plans())));
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.errors, HasSubstr("the stored plan 'eng9999"));
+  EXPECT_THAT(result.errors, HasSubstr("cuDNN does not propose it on this device"));
 }
 
 class ResnetOnTwoPlannedGpus : public ResnetOnPlanned<2> {};
-
-TEST_F(ResnetOnTwoPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInFloat32) {
-  expect_equal_runs_to_end_equally("cuda0,cuda1", "float32");
-}
 
 TEST_F(ResnetOnTwoPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInBfloat16) {
   expect_equal_runs_to_end_equally("cuda0,cuda1", "bfloat16");

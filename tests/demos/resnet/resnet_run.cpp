@@ -21,19 +21,12 @@ extern char** environ;
 
 namespace fs = std::filesystem;
 
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 Words resnet_on(const std::string& devices, const Words& options) {
   return with({SYNCRUN_COMMAND, "--devices", devices, RESNET_PROGRAM}, options);
 }
 
 Words resnet_on(int workers, const Words& options) {
-  std::string devices = "cpu0";
-  for (int i = 1; i < workers; ++i) devices += ",cpu" + std::to_string(i);
-  return resnet_on(devices, options);
+  return with(with(with({SYNCRUN_COMMAND}, demos::testing::devices(workers)), {RESNET_PROGRAM}), options);
 }
 
 CommandResult run_resnet_on(int workers, const Words& options) {

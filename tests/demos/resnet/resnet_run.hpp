@@ -7,12 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/command_run.hpp"
+#include "tests/demos/demo_run.hpp"
 
-using CommandResult = syncrun::test::CommandResult;
-using Words = std::vector<std::string>;
-
-Words with(Words words, const Words& more);
+using demos::testing::CommandResult;
+using demos::testing::with;
+using demos::testing::Words;
 
 /// The command line of syncrun-resnet under `syncrun`, either on these devices ("cuda0,cuda1"), or on this number of
 /// CPU devices, also on a machine with GPUs.

@@ -167,14 +167,6 @@ TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheLossesAreThoseOfOneWorker) 
   EXPECT_GT(std::abs(line(2, {}).loss - alone.loss), 1e-3 * alone.loss) << "it does matter";
 }
 
-TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheParametersAreThoseOfOneWorker) {
-  for (const char* devices : {"cpu0,cpu1", "cpu0,cpu1,cpu2"}) {
-    EXPECT_LT(distance_of_trained_params(devices, "cpu0", {.learning_rate = kTestedRate}), kSameParams) << devices;
-  }
-  const TrainedNetwork alone{.devices = Normalised::alone, .learning_rate = kTestedRate};
-  EXPECT_GT(distance_of_trained_params("cpu0,cpu1", "cpu0", alone), kOtherParams) << "nothing was to be seen";
-}
-
 TEST_F(ResnetOnCpus, TrainsAlikeWhereABatchHasNoRowsForSomeWorkers) {
   const auto epochs = [&](int workers, const char* normalization) {
     const Words options{"--data", folder_.path().string(), "--epochs", "1", "--batch", "2", "--lr", "0.001"};
@@ -189,11 +181,6 @@ TEST_F(ResnetOnCpus, TrainsAlikeWhereABatchHasNoRowsForSomeWorkers) {
   EXPECT_NEAR(together[0].evaluation_loss, alone[0].evaluation_loss, 1e-3 * alone[0].evaluation_loss);
 }
 
-TEST_F(ResnetOnCpus, TakesMoreSlicesThanThereAreRows) {
-  // Batches of 14 and 6 rows, and 8 rows for the evaluation.
-  EXPECT_THAT(epochs_of(run({"--epochs", "1", "--batch", "14", "--slices", "8", "--eval-slices", "9"})), SizeIs(1));
-}
-
 TEST_F(ResnetOnCpus, ComputesAStepInSlicesAndAnEvaluationInAnyNumberAlike) {
   const auto epochs_in = [&](const char* slices) {
     return epochs_of(run({"--epochs", "1", "--batch", "20", "--slices", "3", "--eval-slices", slices}));
@@ -204,15 +191,6 @@ TEST_F(ResnetOnCpus, ComputesAStepInSlicesAndAnEvaluationInAnyNumberAlike) {
   ASSERT_THAT(in_slices, SizeIs(1));
   EXPECT_NEAR(in_slices[0].evaluation_loss, whole[0].evaluation_loss, 1e-4 * whole[0].evaluation_loss);
   EXPECT_EQ(in_slices[0].evaluation_accuracy, whole[0].evaluation_accuracy);
-}
-
-TEST_F(ResnetOnCpus, TakesRandomImages) {
-  const Words options = with(kSmallNetwork, {"--synthetic", "8", "--crop", "32", "--epochs", "1"});
-  const CommandResult result = run_resnet_on(2, options);
-  EXPECT_THAT(result.output, HasSubstr("32 x 32 pixels, 1000 classes: 8 training rows, 0 to evaluate"));
-  ASSERT_THAT(epochs_of(result), SizeIs(1));
-  EXPECT_NEAR(epochs_of(result)[0].loss, std::log(1000), 1.5) << "nothing is known yet";
-  EXPECT_THAT(result.output, ::testing::Not(HasSubstr("evaluation accuracy")));
 }
 
 TEST_F(ResnetOnCpus, HoldsRowsBackToEvaluateOn) {

@@ -122,13 +122,4 @@ std::unique_ptr<TestedNetwork> make_network(Place place, const Architecture& arc
 #endif
 }
 
-int cuda_devices() {
-#ifdef RESNET_HAVE_CUDA
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-#else
-  return 0;
-#endif
-}
-
 }  // namespace resnet::testing

@@ -34,7 +34,4 @@ enum class Place { kCpu, kCuda };
 std::unique_ptr<TestedNetwork> make_network(Place place, const Architecture& architecture, std::size_t rows,
                                             Precision precision);
 
-/// The number of CUDA devices.
-int cuda_devices();
-
 }  // namespace resnet::testing

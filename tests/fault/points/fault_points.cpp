@@ -25,12 +25,13 @@ constexpr const char* kVariable = "SYNCRUN_FAULT";
 
 constexpr std::array<std::string_view, 11> kWays{"kill",   "segv", "stop",   "exit0",  "exit3", "exception",
                                                  "number", "loop", "memory", "shared", "hold"};
-constexpr std::array kPhases{Phase::spawn,        Phase::attach, Phase::device,     Phase::communicator,
-                             Phase::dependencies, Phase::inputs, Phase::function,   Phase::vote,
-                             Phase::reduction,    Phase::close,  Phase::collective, Phase::idle};
+constexpr std::array kPhases{protocol::Phase::spawn,        protocol::Phase::attach,       protocol::Phase::device,
+                             protocol::Phase::communicator, protocol::Phase::dependencies, protocol::Phase::inputs,
+                             protocol::Phase::function,     protocol::Phase::vote,         protocol::Phase::reduction,
+                             protocol::Phase::close,        protocol::Phase::collective,   protocol::Phase::idle};
 
 [[noreturn]] void refuse(std::string_view text, const std::string& what) {
-  throw_usage(std::string(kVariable) + "=\"" + std::string(text) + "\": " + what);
+  text::throw_usage(std::string(kVariable) + "=\"" + std::string(text) + "\": " + what);
 }
 
 std::uint64_t number_in(std::string_view text, std::string_view value) {
@@ -81,8 +82,8 @@ Fault Fault::parse(std::string_view text) {
     } else if (name == "call") {
       fault.call = number_in(text, value);
     } else if (name == "phase") {
-      const auto* const found =
-          std::find_if(kPhases.begin(), kPhases.end(), [&](Phase phase) { return to_string(phase) == value; });
+      const auto* const found = std::find_if(
+          kPhases.begin(), kPhases.end(), [&](protocol::Phase phase) { return protocol::to_string(phase) == value; });
       if (found == kPhases.end()) refuse(text, "there is no phase '" + std::string(value) + "'");
       fault.phase = *found;
     } else if (name == "way") {
@@ -98,9 +99,9 @@ Fault Fault::parse(std::string_view text) {
 
 void Fault::strike(std::uint64_t command) const {
   const std::string what = "injected fault: " + std::string(kWays[static_cast<std::size_t>(way)]) + " on rank " +
-                           std::to_string(rank) + " in phase " + std::string(to_string(phase));
+                           std::to_string(rank) + " in phase " + std::string(protocol::to_string(phase));
   std::fprintf(stderr, "%s, call %llu, at %lld ns\n", what.c_str(), static_cast<unsigned long long>(command),
-               static_cast<long long>(Clock::now().time_since_epoch().count()));
+               static_cast<long long>(os::Clock::now().time_since_epoch().count()));
   std::fflush(stderr);
   switch (way) {
     case FaultWay::kill: ::kill(::getpid(), SIGKILL); break;
@@ -125,11 +126,11 @@ void Fault::strike(std::uint64_t command) const {
 
 namespace {
 
-class FaultPoints final : public PhaseHook {
+class FaultPoints final : public protocol::PhaseHook {
  public:
   explicit FaultPoints(const Fault& fault) : fault_(fault) {}
   int rank() const noexcept { return fault_.rank; }
-  void at(std::uint64_t command, Phase phase) const override {
+  void at(std::uint64_t command, protocol::Phase phase) const override {
     if (fault_.is_at(command, phase)) fault_.strike(command);
   }
 
@@ -139,7 +140,7 @@ class FaultPoints final : public PhaseHook {
 
 }  // namespace
 
-const PhaseHook* phase_hook_of(int rank) {
+const protocol::PhaseHook* protocol::phase_hook_of(int rank) {
   static const std::unique_ptr<const FaultPoints> points = []() -> std::unique_ptr<const FaultPoints> {
     const char* text = std::getenv(kVariable);
     return text == nullptr ? nullptr : std::make_unique<const FaultPoints>(Fault::parse(text));

@@ -32,14 +32,14 @@ enum class FaultWay : std::uint8_t {
 
 struct Fault {
   int rank = 0;
-  Phase phase = Phase::function;
+  protocol::Phase phase = protocol::Phase::function;
   FaultWay way = FaultWay::kill;
   std::optional<std::uint64_t> call;
 
   /// Throws Error (usage) if the text does not have the form above.
   static Fault parse(std::string_view text);
 
-  bool is_at(std::uint64_t command, Phase where) const noexcept {
+  bool is_at(std::uint64_t command, protocol::Phase where) const noexcept {
     return where == phase && (!call || *call == command);
   }
   /// Prints the fault and the time to standard error, then carries it out. After `stop`, it returns when the worker is

@@ -40,7 +40,11 @@ void fill(float& value) { value = 0; }
 void fill(std::vector<float> values) { static_cast<void>(values); }
 #elif defined(SPAN_PARAMETER)
 void fill(std::span<const float> values) { static_cast<void>(values); }
-#elif defined(STRING_VIEW_PARAMETER)
+#elif defined(WIDE_TEXT_PARAMETER)
+void fill(std::wstring_view text) { static_cast<void>(text); }
+#elif defined(TEXT_PER_WORKER)
+void fill(sr::PerWorker<std::string_view> text) { static_cast<void>(text); }
+#elif defined(NUMBER_FOR_A_TEXT) || defined(NULL_FOR_A_TEXT)
 void fill(std::string_view text) { static_cast<void>(text); }
 #elif defined(WORKER_BY_VALUE)
 void fill(sr::CpuWorker) {}
@@ -152,11 +156,15 @@ int main(int argc, char** argv) {
     sr::train_step<sr::Adam>(session, step_body, session.shared<float, 1>());
 #elif defined(UPDATE_WITHOUT_STATE) || defined(UPDATE_OF_INTEGERS)
     session.function(fill);
-#elif defined(POINTER_PARAMETER) || defined(REFERENCE_PARAMETER) || defined(PARAMETER_THAT_OWNS_MEMORY) || \
-    defined(SPAN_PARAMETER) || defined(STRING_VIEW_PARAMETER) || defined(WORKER_BY_VALUE) ||               \
-    defined(WORKER_BY_CONST_REFERENCE) || defined(WRITABLE_INPUT) || defined(GRADIENT_READY_BY_VALUE) ||   \
+#elif defined(POINTER_PARAMETER) || defined(REFERENCE_PARAMETER) || defined(PARAMETER_THAT_OWNS_MEMORY) ||             \
+    defined(SPAN_PARAMETER) || defined(TEXT_PER_WORKER) || defined(WIDE_TEXT_PARAMETER) || defined(WORKER_BY_VALUE) || \
+    defined(WORKER_BY_CONST_REFERENCE) || defined(WRITABLE_INPUT) || defined(GRADIENT_READY_BY_VALUE) ||               \
     defined(GRADIENT_READY_OF_NO_STEP)
     session.function(fill);
+#elif defined(NUMBER_FOR_A_TEXT)
+    session.function(fill)(7);
+#elif defined(NULL_FOR_A_TEXT)
+    session.function(fill)(nullptr);
 #elif defined(PRODUCER_OF_SOMETHING_ELSE)
     session.producers(1, build, {{8, 3}});
 #elif defined(ARGUMENTS_OF_A_PRODUCER)

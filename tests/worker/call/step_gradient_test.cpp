@@ -16,9 +16,9 @@
 namespace syncrun::detail {
 namespace {
 
-std::vector<Bucket> all_buckets(std::size_t elements, std::size_t bucket_elements) {
-  BucketCutter cutter(elements, bucket_elements);
-  std::vector<Bucket> all;
+std::vector<worker::call::Bucket> all_buckets(std::size_t elements, std::size_t bucket_elements) {
+  worker::call::BucketCutter cutter(elements, bucket_elements);
+  std::vector<worker::call::Bucket> all;
   while (const auto bucket = cutter.next(0)) all.push_back(*bucket);
   return all;
 }
@@ -27,11 +27,12 @@ TEST(BucketCutter, GoesFromTheEndToTheBeginningAndLeavesNothingOut) {
   for (const std::size_t elements : {0, 1, 31, 32, 33, 1000, 4096, 99'999}) {
     for (const std::size_t bucket_elements : {0, 1, 32, 33, 1000, 4096, 1'000'000}) {
       std::size_t end = elements;
-      for (const Bucket& bucket : all_buckets(elements, bucket_elements)) {
+      for (const worker::call::Bucket& bucket : all_buckets(elements, bucket_elements)) {
         EXPECT_EQ(bucket.end, end);
         EXPECT_LT(bucket.begin, bucket.end);
-        EXPECT_EQ(bucket.begin % BucketCutter::kAlignment, 0U);
-        EXPECT_LE(bucket.count(), std::max(bucket_elements, std::size_t{1}) + BucketCutter::kAlignment - 1);
+        EXPECT_EQ(bucket.begin % worker::call::BucketCutter::kAlignment, 0U);
+        EXPECT_LE(bucket.count(),
+                  std::max(bucket_elements, std::size_t{1}) + worker::call::BucketCutter::kAlignment - 1);
         end = bucket.begin;
       }
       EXPECT_EQ(end, 0U) << elements << " elements by " << bucket_elements;
@@ -40,19 +41,19 @@ TEST(BucketCutter, GoesFromTheEndToTheBeginningAndLeavesNothingOut) {
 }
 
 TEST(BucketCutter, CutsWholeBucketsFirstAndTheRestLast) {
-  EXPECT_EQ(all_buckets(100, 32), (std::vector<Bucket>{{96, 100}, {64, 96}, {32, 64}, {0, 32}}));
-  EXPECT_EQ(all_buckets(100, 40), (std::vector<Bucket>{{64, 100}, {0, 64}}));
-  EXPECT_EQ(all_buckets(1000, 320), (std::vector<Bucket>{{704, 1000}, {384, 704}, {64, 384}, {0, 64}}));
-  EXPECT_EQ(all_buckets(96, 64), (std::vector<Bucket>{{32, 96}, {0, 32}}));
-  EXPECT_EQ(all_buckets(64, 64), (std::vector<Bucket>{{0, 64}}));
+  EXPECT_EQ(all_buckets(100, 32), (std::vector<worker::call::Bucket>{{96, 100}, {64, 96}, {32, 64}, {0, 32}}));
+  EXPECT_EQ(all_buckets(100, 40), (std::vector<worker::call::Bucket>{{64, 100}, {0, 64}}));
+  EXPECT_EQ(all_buckets(1000, 320), (std::vector<worker::call::Bucket>{{704, 1000}, {384, 704}, {64, 384}, {0, 64}}));
+  EXPECT_EQ(all_buckets(96, 64), (std::vector<worker::call::Bucket>{{32, 96}, {0, 32}}));
+  EXPECT_EQ(all_buckets(64, 64), (std::vector<worker::call::Bucket>{{0, 64}}));
 }
 
 /// Records the averages that are started. For example, "36 from 64" means 36 elements from element 64 on.
-class WritesDown final : public SoloComm {
+class WritesDown final : public worker::comm::SoloComm {
  public:
   explicit WritesDown(const float* gradient) : gradient_(gradient) {}
   bool has_background() const noexcept override { return true; }
-  void start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+  void start_average(void* values, std::size_t elements, DType dtype, const worker::comm::RankWeights& weights,
                      std::size_t first) override {
     EXPECT_EQ(weights.own, 7);
     EXPECT_EQ(weights.all, 9);
@@ -77,13 +78,15 @@ using Lines = std::vector<std::string>;
 
 class GradientInBuckets : public testing::Test {
  protected:
-  void begin(std::size_t bucket_elements = 32, BucketStart start = BucketStart::when_ready) {
+  void begin(std::size_t bucket_elements = 32,
+             worker::call::BucketStart start = worker::call::BucketStart::when_ready) {
+    gradient_.start_buckets(start);
     gradient_.begin(comm_, {.own = 7, .all = 9}, {values_.data(), values_.size(), DType::float32},
-                    bucket_elements * sizeof(float), start);
+                    bucket_elements * sizeof(float));
   }
   std::vector<float> values_ = std::vector<float>(128);
   WritesDown comm_{values_.data()};
-  StepGradient gradient_;
+  worker::call::StepGradient gradient_;
   GradientReady ready_{gradient_};
 };
 
@@ -119,7 +122,7 @@ TEST_F(GradientInBuckets, IsTheSameWhateverTheBodySays) {
 }
 
 TEST_F(GradientInBuckets, StartsNothingBeforeTheBodyIsDoneWhereItIsToldSo) {
-  begin(32, BucketStart::after_body);
+  begin(32, worker::call::BucketStart::after_body);
   ready_.from(0);
   EXPECT_EQ(comm_.taken(), Lines());
   EXPECT_TRUE(gradient_.finish());

@@ -11,7 +11,7 @@
 #include "common/os/segment.hpp"
 #include "worker/comm/end_if_stuck.hpp"
 #include "worker/comm/meetings.hpp"
-#include "worker/place/interruption.hpp"
+#include "worker/process/interruption.hpp"
 
 namespace syncrun::detail {
 namespace {
@@ -22,37 +22,37 @@ class InterruptionOfACall : public testing::Test {
   static constexpr std::uint64_t kId = 5;
 
   InterruptionOfACall() {
-    attachment_.segment = Segment::create(Segment::kSmallestReservation);
-    attachment_.control = ControlBlock(attachment_.segment.base(), 2);
+    attachment_.segment = os::Segment::create(os::Segment::kSmallestReservation);
+    attachment_.control = protocol::ControlBlock(attachment_.segment.base(), 2);
     attachment_.world_size = 2;
     command().id = kId;
-    command().ranks = RankSet::all(2);
+    command().ranks = protocol::RankSet::all(2);
   }
-  Command& command() { return attachment_.control.command_in(kId); }
+  protocol::Command& command() { return attachment_.control.command_in(kId); }
 
-  Attachment attachment_;
-  CallInterruption interruption_{attachment_};
+  worker::process::Attachment attachment_;
+  worker::comm::CallInterruption interruption_{attachment_};
 };
 
 TEST_F(InterruptionOfACall, IsItsFailureOnAnotherRankIfPeersAreNeeded) {
-  interruption_.begin(command(), CallInterruption::Peers::not_needed);
+  interruption_.begin(command(), worker::comm::CallInterruption::Peers::not_needed);
   command().failed.store(kId);
   EXPECT_NO_THROW(interruption_.check());
   interruption_.note_that_peers_are_needed();
-  EXPECT_THROW(interruption_.check(), Abandoned);
+  EXPECT_THROW(interruption_.check(), worker::process::Abandoned);
 }
 
 TEST_F(InterruptionOfACall, IsTheLossOfAWorkerInAnyCase) {
-  interruption_.begin(command(), CallInterruption::Peers::not_needed);
+  interruption_.begin(command(), worker::comm::CallInterruption::Peers::not_needed);
   attachment_.control.header().lost.store(1);
-  EXPECT_THROW(interruption_.check(), SessionLost);
+  EXPECT_THROW(interruption_.check(), worker::process::SessionLost);
   EXPECT_NE(attachment_.slot().released_ns.load(), 0);
 }
 
 // A command on which this one depends has failed, so the rank skips it without a begin.
 TEST_F(InterruptionOfACall, LeavesNoStepsOfAnEarlierCommandInItsSlot) {
-  command().ranks = RankSet::only(0);
-  Meetings meetings{attachment_, WaitPolicy::yielding()};
+  command().ranks = protocol::RankSet::only(0);
+  worker::comm::Meetings meetings{attachment_, os::WaitPolicy::yielding()};
   meetings.begin(command());
   meetings.step({interruption_});
   command().id = kId + 10;
@@ -69,10 +69,10 @@ class StuckForALostPeer : public InterruptionOfACall {
   void lose(int rank) { attachment_.control.worker(rank).is_lost.store(1); }
   /// The worker is in the call for ever.
   [[noreturn]] void stay() {
-    const EndIfStuck connecting(attachment_, command().ranks, kShort);
+    const worker::comm::EndIfStuck connecting(attachment_, command().ranks, kShort);
     for (;;) ::pause();
   }
-  void come_through() { const EndIfStuck connecting(attachment_, command().ranks, kShort); }
+  void come_through() { const worker::comm::EndIfStuck connecting(attachment_, command().ranks, kShort); }
 };
 
 TEST_F(StuckForALostPeer, AWorkerEndsAndSaysWhy) {

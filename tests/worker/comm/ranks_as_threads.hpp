@@ -22,37 +22,38 @@
 namespace syncrun::detail {
 
 inline constexpr std::uint64_t kMeetingCommand = 5;
-inline constexpr std::uint64_t kNext = kMeetingCommand + 1;
 
-class NotInterrupted final : public Interruption {
+class NotInterrupted final : public worker::process::Interruption {
  public:
   bool is_set() const noexcept override { return false; }
   [[noreturn]] void raise() const override { throw std::logic_error("it is not set"); }
 };
 
 inline const NotInterrupted kNothing;
-inline const WaitLimits kEndless{kNothing};
+inline const worker::process::WaitLimits kEndless{kNothing};
 
 /// Makes the attachment of a rank to the session. It has its own mapping of the segment.
-inline Attachment attach_to(const Segment& segment, int world_size, int rank) {
-  Attachment attachment;
+inline worker::process::Attachment attach_to(const os::Segment& segment, int world_size, int rank) {
+  worker::process::Attachment attachment;
   attachment.rank = rank;
   attachment.world_size = world_size;
-  attachment.segment = Segment::attach(FileDescriptor(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0)), segment.bytes());
-  attachment.control = ControlBlock(attachment.segment.base(), world_size);
+  attachment.segment =
+      os::Segment::attach(os::FileDescriptor(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0)), segment.bytes());
+  attachment.control = protocol::ControlBlock(attachment.segment.base(), world_size);
   return attachment;
 }
 
 /// One rank, with the objects through which it works with its peers.
 struct MeetingRank {
-  MeetingRank(const Segment& segment, int world_size, int rank) : attachment(attach_to(segment, world_size, rank)) {}
+  MeetingRank(const os::Segment& segment, int world_size, int rank)
+      : attachment(attach_to(segment, world_size, rank)) {}
   MeetingRank(const MeetingRank&) = delete;
   MeetingRank& operator=(const MeetingRank&) = delete;
 
-  Attachment attachment;
-  Meetings meetings{attachment, WaitPolicy::yielding()};
-  SegmentRendezvous rendezvous{attachment, meetings};
-  CpuComm comm{attachment, meetings, kNothing};
+  worker::process::Attachment attachment;
+  worker::comm::Meetings meetings{attachment, os::WaitPolicy::yielding()};
+  worker::comm::SegmentRendezvous rendezvous{attachment, meetings};
+  worker::comm::CpuComm comm{attachment, meetings, kNothing};
 };
 
 /// Three ranks. All of them have begun the command kMeetingCommand.
@@ -60,16 +61,17 @@ class RanksAsThreads : public testing::Test {
  protected:
   static constexpr int kWorldSize = 3;
 
-  RanksAsThreads() : segment_(Segment::create(Segment::kSmallestReservation)), control_(segment_.base(), kWorldSize) {
+  RanksAsThreads()
+      : segment_(os::Segment::create(os::Segment::kSmallestReservation)), control_(segment_.base(), kWorldSize) {
     control_.header().arenas_offset = std::uint64_t{16} << 20U;
     control_.header().arena_bytes = std::uint64_t{4} << 20U;
     for (int rank = 0; rank < kWorldSize; ++rank) ranks_.emplace_back(segment_, kWorldSize, rank);
-    begin(kMeetingCommand, RankSet::all(kWorldSize));
+    begin(kMeetingCommand, protocol::RankSet::all(kWorldSize));
   }
 
   /// Makes these ranks begin a command. The others skip it.
-  void begin(std::uint64_t id, const RankSet& ranks) {
-    Command& command = control_.command_in(id);
+  void begin(std::uint64_t id, const protocol::RankSet& ranks) {
+    protocol::Command& command = control_.command_in(id);
     command.id = id;
     command.ranks = ranks;
     for (const int rank : ranks) {
@@ -90,7 +92,7 @@ class RanksAsThreads : public testing::Test {
 
   /// Runs `body(rank)` on one thread for each of the ranks. Returns the text that each one threw, in the order of the
   /// ranks, or "" for a rank that threw nothing.
-  std::vector<std::string> on_ranks(const RankSet& ranks, const std::function<void(MeetingRank&)>& body) {
+  std::vector<std::string> on_ranks(const protocol::RankSet& ranks, const std::function<void(MeetingRank&)>& body) {
     std::vector<std::string> thrown(static_cast<std::size_t>(ranks.count()));
     std::vector<std::jthread> threads;
     for (const int rank : ranks) {
@@ -106,12 +108,12 @@ class RanksAsThreads : public testing::Test {
     return thrown;
   }
   std::vector<std::string> on_every_rank(const std::function<void(MeetingRank&)>& body) {
-    return on_ranks(RankSet::all(kWorldSize), body);
+    return on_ranks(protocol::RankSet::all(kWorldSize), body);
   }
   static std::vector<std::string> all(const std::string& text) { return std::vector<std::string>(kWorldSize, text); }
 
-  Segment segment_;
-  ControlBlock control_;
+  os::Segment segment_;
+  protocol::ControlBlock control_;
   std::deque<MeetingRank> ranks_;
 };
 

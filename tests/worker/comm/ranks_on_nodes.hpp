@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "common/os/segment.hpp"
-#include "launcher/nodes/node_exchange.hpp"
-#include "tests/launcher/nodes/fake_transport.hpp"
+#include "master/nodes/node_exchange.hpp"
+#include "tests/master/nodes/fake_transport.hpp"
 #include "worker/comm/call_interruption.hpp"
 #include "worker/comm/nodes_comm.hpp"
 
@@ -25,21 +25,22 @@ namespace syncrun::detail {
 
 /// One rank of a node.
 struct RankOnNode {
-  RankOnNode(const Segment& segment, int world_size, int rank, const NodePlace& place) {
+  RankOnNode(const os::Segment& segment, int world_size, int rank, const protocol::NodePlace& place) {
     attachment.rank = rank;
     attachment.world_size = world_size;
     attachment.place = place;
-    attachment.segment = Segment::attach(FileDescriptor(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0)), segment.bytes());
-    attachment.control = ControlBlock(attachment.segment.base(), world_size);
+    attachment.segment =
+        os::Segment::attach(os::FileDescriptor(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0)), segment.bytes());
+    attachment.control = protocol::ControlBlock(attachment.segment.base(), world_size);
   }
   RankOnNode(const RankOnNode&) = delete;
   RankOnNode& operator=(const RankOnNode&) = delete;
 
-  Attachment attachment;
-  CallInterruption interruption{attachment};
-  Meetings meetings{attachment, WaitPolicy::yielding()};
-  CpuComm here{attachment, meetings, interruption};
-  NodesComm comm{attachment, meetings, here, interruption};
+  worker::process::Attachment attachment;
+  worker::comm::CallInterruption interruption{attachment};
+  worker::comm::Meetings meetings{attachment, os::WaitPolicy::yielding()};
+  worker::comm::CpuComm here{attachment, meetings, interruption};
+  worker::comm::NodesComm comm{attachment, meetings, here, interruption};
 };
 
 class RanksOnNodes {
@@ -58,17 +59,17 @@ class RanksOnNodes {
   }
 
   int world_size() const noexcept { return world_size_; }
-  RankSet all() const noexcept { return RankSet::all(world_size_); }
+  protocol::RankSet all() const noexcept { return protocol::RankSet::all(world_size_); }
   RankOnNode& at(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
-  ControlBlock& control_of(int rank) { return at(rank).attachment.control; }
+  protocol::ControlBlock& control_of(int rank) { return at(rank).attachment.control; }
 
   enum class Votes : std::uint8_t { none, awaited };
   /// Gives a command to these ranks.
-  void begin(std::uint64_t id, const RankSet& ranks, Votes votes = Votes::none) {
+  void begin(std::uint64_t id, const protocol::RankSet& ranks, Votes votes = Votes::none) {
     for (Node& node : nodes_) give(node, id, ranks, votes);
   }
   /// Gives the command to the ranks of one node only.
-  void begin(std::uint64_t id, const RankSet& ranks, int node) {
+  void begin(std::uint64_t id, const protocol::RankSet& ranks, int node) {
     give(nodes_[static_cast<std::size_t>(node)], id, ranks, Votes::none);
   }
   void leave(std::uint64_t id, int rank) { at(rank).meetings.leave(control_of(rank).command_in(id)); }
@@ -84,14 +85,15 @@ class RanksOnNodes {
   }
   /// Runs a body on these ranks. Afterwards, the command is over for them. Returns what each one threw, in the order of
   /// the ranks, or "".
-  std::vector<std::string> run(std::uint64_t id, const RankSet& ranks, const std::function<void(RankOnNode&)>& body) {
+  std::vector<std::string> run(std::uint64_t id, const protocol::RankSet& ranks,
+                               const std::function<void(RankOnNode&)>& body) {
     std::vector<std::string> thrown(static_cast<std::size_t>(ranks.count()));
     std::vector<std::jthread> threads;
     for (const int rank : ranks) {
       threads.emplace_back([&, rank] {
         try {
           body(at(rank));
-        } catch (const SessionLost& lost) {
+        } catch (const worker::process::SessionLost& lost) {
           thrown[static_cast<std::size_t>(ranks.position_of(rank))] = lost.what();
           return;  // the worker ends
         } catch (const std::exception& error) {
@@ -118,19 +120,19 @@ class RanksOnNodes {
 
  private:
   struct Node {
-    NodePlace place;
-    Segment segment;
-    ControlBlock control;
-    std::unique_ptr<NodeExchange> exchange;
+    protocol::NodePlace place;
+    os::Segment segment;
+    protocol::ControlBlock control;
+    std::unique_ptr<master::nodes::NodeExchange> exchange;
     std::jthread carrier;
   };
 
-  void add_node(const NodePlace& place, const std::vector<int>& sizes) {
+  void add_node(const protocol::NodePlace& place, const std::vector<int>& sizes) {
     Node& node = nodes_.emplace_back();
     node.place = place;
-    node.segment = Segment::create(Segment::kSmallestReservation);
-    node.control = ControlBlock(node.segment.base(), world_size_);
-    ControlHeader& header = node.control.header();
+    node.segment = os::Segment::create(os::Segment::kSmallestReservation);
+    node.control = protocol::ControlBlock(node.segment.base(), world_size_);
+    protocol::ControlHeader& header = node.control.header();
     header.place = place;
     header.arenas_offset = std::uint64_t{64} << 20U;
     header.arena_bytes = std::uint64_t{64} << 20U;
@@ -139,26 +141,27 @@ class RanksOnNodes {
       for (int i = 0; i < sizes[other]; ++i) node.control.worker(rank++).node = static_cast<std::int32_t>(other);
     }
     network.at(place.node).open();
-    node.exchange = std::make_unique<NodeExchange>(network.at(place.node), node.control, node.segment, 1);
+    node.exchange =
+        std::make_unique<master::nodes::NodeExchange>(network.at(place.node), node.control, node.segment, 1);
     for (int local = 0; local < place.local_size; ++local)
       ranks_.push_back(std::make_unique<RankOnNode>(node.segment, world_size_, place.rank(local), place));
   }
 
-  void give(Node& node, std::uint64_t id, const RankSet& ranks, Votes votes) {
-    Command& command = node.control.command_in(id);
-    command.begin<CallPayload>();
+  void give(Node& node, std::uint64_t id, const protocol::RankSet& ranks, Votes votes) {
+    protocol::Command& command = node.control.command_in(id);
+    command.begin<protocol::CallPayload>();
     command.id = id;
     command.ranks = ranks;
-    command.comm = CommChoice::nodes();
+    command.comm = protocol::CommChoice::nodes();
     command.has_comm = true;
     command.wants_vote = votes == Votes::awaited;
-    for (const int rank : ranks) command.places[static_cast<std::size_t>(rank)] = id % kInboxSize;
+    for (const int rank : ranks) command.places[static_cast<std::size_t>(rank)] = id % protocol::kInboxSize;
     node.exchange->add(id);
     for (const int rank : ranks) {
       if (!node.place.has(rank)) continue;
       RankOnNode& own = at(rank);
-      const Command& seen = own.attachment.control.command_in(id);
-      own.interruption.begin(seen, CallInterruption::Peers::needed);
+      const protocol::Command& seen = own.attachment.control.command_in(id);
+      own.interruption.begin(seen, worker::comm::CallInterruption::Peers::needed);
       own.comm.begin(seen);
     }
   }
@@ -167,11 +170,11 @@ class RanksOnNodes {
     while (!end.stop_requested()) {
       bool did_something = node.exchange->look();
       while (const auto next = network.at(node.place.node).receive()) {
-        MessageReader message(next->message, "another node");
+        master::nodes::MessageReader message(next->message, "another node");
         node.exchange->take(next->node, message);
         did_something = true;
       }
-      if (!did_something) yield_core();
+      if (!did_something) os::yield_core();
     }
   }
 

@@ -97,7 +97,7 @@ class FakeMemory {
   ~FakeMemory() {
     for (const auto& [memory, bytes] : blocks_) std::free(host_view(memory));
   }
-  detail::StagingLanes::Block allocate(std::size_t bytes) {
+  detail::worker::devices::StagingLanes::Block allocate(std::size_t bytes) {
     std::size_t size = kAlignment;
     while (size < bytes) size *= 2;
     if (const auto found = free_.find(size); found != free_.end()) {
@@ -131,7 +131,7 @@ class FakeMemory {
   std::size_t held_ = 0;
 };
 
-class FakeLanes final : public detail::StagingLanes {
+class FakeLanes final : public detail::worker::devices::StagingLanes {
  public:
   explicit FakeLanes(std::uint32_t seed = 1) : random_(seed) {}
 
@@ -171,7 +171,8 @@ class FakeLanes final : public detail::StagingLanes {
     }
   }
   void release(void* memory) noexcept override { memory_.release(memory); }
-  void bring(void* to, const detail::SharedRows& from, const detail::RowsWanted& wanted, Lane lane) override {
+  void bring(void* to, const detail::worker::devices::SharedRows& from,
+             const detail::worker::devices::RowsWanted& wanted, Lane lane) override {
     std::vector<Copy> copies;
     const auto at = [&](std::int64_t row) { return from.array + static_cast<std::size_t>(row) * from.row_bytes; };
     if (wanted.indices == nullptr) {

@@ -10,13 +10,13 @@ using namespace syncrun::detail;
 
 std::string cpu_in(const std::string& text) {
   std::istringstream cpuinfo(text);
-  return describe_cpu(cpuinfo);
+  return worker::devices::describe_cpu(cpuinfo);
 }
 
 TEST(Hardware, OfAGpuIsItsModelAndItsMemoryInUnitsOf1e9Bytes) {
-  EXPECT_EQ(describe_gpu("NVIDIA H100 PCIe", 85'029'158'912), "NVIDIA H100 PCIe, 85 GB");
-  EXPECT_EQ(describe_gpu("A", 1'499'999'999), "A, 1 GB");
-  EXPECT_EQ(describe_gpu("A", 1'500'000'000), "A, 2 GB");
+  EXPECT_EQ(worker::devices::describe_gpu("NVIDIA H100 PCIe", 85'029'158'912), "NVIDIA H100 PCIe, 85 GB");
+  EXPECT_EQ(worker::devices::describe_gpu("A", 1'499'999'999), "A, 1 GB");
+  EXPECT_EQ(worker::devices::describe_gpu("A", 1'500'000'000), "A, 2 GB");
 }
 
 TEST(Hardware, OfACpuIsTheModelOfTheFirstOne) {

@@ -27,7 +27,7 @@ struct Input {
   std::vector<std::int32_t> values;
   std::vector<std::int64_t> indices;  // empty: the rows in their order
   bool is_local = false;              // the values are in device memory
-  SharedRows rows() const {
+  worker::devices::SharedRows rows() const {
     return {reinterpret_cast<const std::byte*>(values.data()), sizeof(values[0]),
             static_cast<std::int64_t>(values.size())};
   }
@@ -87,7 +87,7 @@ class Program {
     if (pick(3) != 0) finish();
   }
   /// Later slices may be longer than the first one.
-  static RowsWanted wanted(const Call& call, const Input& input, std::int64_t slice) {
+  static worker::devices::RowsWanted wanted(const Call& call, const Input& input, std::int64_t slice) {
     const auto rows = static_cast<std::int64_t>(input.values.size());
     const std::int64_t begin = rows * slice * slice / (call.slices * call.slices);
     const std::int64_t end = rows * (slice + 1) * (slice + 1) / (call.slices * call.slices);
@@ -98,11 +98,12 @@ class Program {
     std::array<const std::int32_t*, kArguments> places{};
     for (std::size_t i = 0; i < kArguments; ++i) {
       const Input& input = call.inputs[i];
-      const RowsWanted rows = wanted(call, input, slice);
+      const worker::devices::RowsWanted rows = wanted(call, input, slice);
       void* const place =
-          input.is_local ? staging_.gather_local(i, test::device_view(const_cast<std::int32_t*>(input.values.data())),
-                                                 sizeof(std::int32_t), rows.indices, rows.rows)
-                         : staging_.bring(i, input.rows(), rows);
+          input.is_local
+              ? staging_.gather_local(i, test::device_view(const_cast<std::int32_t*>(input.values.data())),
+                                      sizeof(std::int32_t), {rows.indices, static_cast<std::size_t>(rows.rows)})
+              : staging_.bring(i, input.rows(), rows);
       places[i] = static_cast<const std::int32_t*>(place);
     }
     staging_.flush();
@@ -110,7 +111,7 @@ class Program {
       bool is_right = true;
       for (std::size_t i = 0; i < kArguments; ++i) {
         const Input& input = call.inputs[i];
-        const RowsWanted rows = wanted(call, input, slice);
+        const worker::devices::RowsWanted rows = wanted(call, input, slice);
         for (std::int64_t row = 0; row < rows.rows; ++row) {
           const std::int64_t from = rows.indices == nullptr ? rows.first + row : rows.indices[row];
           is_right = is_right && test::host_view(places[i])[row] == input.values[static_cast<std::size_t>(from)];
@@ -143,7 +144,7 @@ class Program {
   }
 
   test::FakeLanes lanes_;
-  Staging staging_{lanes_};
+  worker::devices::Staging staging_{lanes_};
   std::minstd_rand random_;
   std::vector<std::unique_ptr<Call>> calls_;
   std::size_t next_ = 0;  // the call after the one that runs
@@ -165,10 +166,10 @@ TEST(Staging, CopiesAheadBesideTheCallThatRunsWhateverTheNumbersAre) {
   const std::vector<std::int32_t> first(1'000, 1);
   const std::vector<std::int32_t> second(1'000, 2);
   const auto rows = [](const auto& values) {
-    return SharedRows{reinterpret_cast<const std::byte*>(values.data()), sizeof(std::int32_t), 1'000};
+    return worker::devices::SharedRows{reinterpret_cast<const std::byte*>(values.data()), sizeof(std::int32_t), 1'000};
   };
   test::FakeLanes lanes;
-  Staging staging(lanes);
+  worker::devices::Staging staging(lanes);
   staging.begin_command(2);
   void* const own = staging.bring(0, rows(first), {nullptr, 0, 1'000});
   staging.begin_ahead(4);

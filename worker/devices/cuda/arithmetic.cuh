@@ -11,7 +11,7 @@
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 /// The type in which elements of type T are computed.
 template <class T>
@@ -27,6 +27,7 @@ struct Arithmetic<__nv_bfloat16> {
   using type = float;
 };
 
+/// An average is a sum here, because the values are already multiplied by their weights.
 template <class A>
 __device__ inline A combine(Reduction reduction, A a, A b) {
   switch (reduction) {
@@ -36,11 +37,14 @@ __device__ inline A combine(Reduction reduction, A a, A b) {
       if constexpr (std::is_integral_v<A>)
         return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
       else return a * b;
-    default:
+    case Reduction::avg:
+    case Reduction::sum:
       if constexpr (std::is_integral_v<A>)
         return static_cast<A>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
       else return a + b;
+    case Reduction::gather: return a;  // it combines nothing
   }
+  return a;
 }
 
 /// Calls f with a null pointer to the type that elements have on the device.
@@ -71,8 +75,16 @@ void with_floating_type(DType dtype, F&& f) {
     case DType::bfloat16: return f(static_cast<__nv_bfloat16*>(nullptr));
     case DType::float32: return f(static_cast<float*>(nullptr));
     case DType::float64: return f(static_cast<double*>(nullptr));
-    default: return;
+    case DType::int8:
+    case DType::int16:
+    case DType::int32:
+    case DType::int64:
+    case DType::uint8:
+    case DType::uint16:
+    case DType::uint32:
+    case DType::uint64:
+    case DType::boolean: return;
   }
 }
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

@@ -4,7 +4,7 @@
 
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 void BackgroundStream::make() {
   if (!forked_) forked_ = Event::make();
@@ -32,4 +32,4 @@ void BackgroundStream::abandon() noexcept {
   if (is_made()) static_cast<void>(cudaStreamSynchronize(stream_.get()));
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

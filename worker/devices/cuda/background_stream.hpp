@@ -7,7 +7,7 @@
 
 #include "worker/devices/cuda/owners.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 class BackgroundStream {
  public:
@@ -32,4 +32,4 @@ class BackgroundStream {
   bool is_ahead_ = false;  // has work that the worker's stream does not wait for yet
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

@@ -4,7 +4,7 @@
 
 #include "syncrun/error.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -72,4 +72,4 @@ bool shows_a_lost_context(cudaError_t query) noexcept {
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

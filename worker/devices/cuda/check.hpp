@@ -7,7 +7,7 @@
 
 #include <source_location>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// Throws Error (cuda) unless `code` is cudaSuccess: "<what>: an illegal memory access was encountered
 /// (cudaErrorIllegalAddress)".
@@ -22,4 +22,4 @@ bool is_sticky(cudaError_t code) noexcept;
 /// The same for what cudaStreamQuery has returned for a stream of this process.
 bool shows_a_lost_context(cudaError_t query) noexcept;
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

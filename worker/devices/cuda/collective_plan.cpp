@@ -5,7 +5,7 @@
 
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 std::uint64_t CollectivePlan::Standing::word() const noexcept {
   return part << 24U | std::min(count, kMostCounted) << 2U | static_cast<std::uint64_t>(state);
@@ -40,7 +40,7 @@ void CollectivePlan::add(std::initializer_list<std::uint64_t> collective) noexce
 
 void CollectivePlan::publish(State state) noexcept {
   enter_command();
-  WorkerSlot& slot = attachment_.slot();
+  protocol::WorkerSlot& slot = attachment_.slot();
   slot.plan_wait.store(0, std::memory_order_seq_cst);  // so that a hash is only read with its own standing
   slot.plan.store(hash_, std::memory_order_seq_cst);
   slot.plan_wait.store(Standing{own_part(), count_, state}.word(), std::memory_order_seq_cst);
@@ -74,7 +74,7 @@ bool CollectivePlan::disagrees(const Standing& peer, std::uint64_t its_hash, Clo
 void CollectivePlan::check_peers(Clock::time_point now) {
   if (count_ >= Standing::kMostCounted) return;
   for (int other = 0; other < attachment_.world_size; ++other) {
-    const WorkerSlot& slot = attachment_.control.worker(other);
+    const protocol::WorkerSlot& slot = attachment_.control.worker(other);
     const std::uint64_t word = slot.plan_wait.load(std::memory_order_acquire);
     const Standing peer = Standing::from(word);
     if (other == attachment_.rank || peer.part != own_part() || peer.state == State::unknown) continue;
@@ -83,11 +83,11 @@ void CollectivePlan::check_peers(Clock::time_point now) {
     if (slot.plan_wait.load(std::memory_order_acquire) != word || !disagrees(peer, hash, now, grace)) continue;
     const std::string own = "rank " + std::to_string(attachment_.rank);
     const std::string its = "rank " + std::to_string(other);
-    throw_usage("ranks disagree in a collective: " + own + " and " + its +
-                " have called different ones, or in another order, or of other lengths (in this call, " + own +
-                " has called " + std::to_string(count_) + " so far, and " + its + " has called " +
-                std::to_string(peer.count) + ")");
+    text::throw_usage("ranks disagree in a collective: " + own + " and " + its +
+                      " have called different ones, or in another order, or of other lengths (in this call, " + own +
+                      " has called " + std::to_string(count_) + " so far, and " + its + " has called " +
+                      std::to_string(peer.count) + ")");
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

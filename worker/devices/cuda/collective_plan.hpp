@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "worker/place/attachment.hpp"
+#include "worker/process/attachment.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// A hash of the collectives of a command, in the order of the host's calls, and how many of them this rank has
 /// reached. Both are published in the rank's slot. Used by the thread that serves calls.
@@ -24,7 +24,7 @@ class CollectivePlan {
   /// The same for a rank of another node. What is known of it is some time old: its node tells of it four times a second.
   static constexpr std::chrono::seconds kSetUpGraceOfNodes{5};
 
-  explicit CollectivePlan(const Attachment& attachment) noexcept : attachment_(attachment) {}
+  explicit CollectivePlan(const process::Attachment& attachment) noexcept : attachment_(attachment) {}
   CollectivePlan(const CollectivePlan&) = delete;
   CollectivePlan& operator=(const CollectivePlan&) = delete;
 
@@ -72,7 +72,7 @@ class CollectivePlan {
   bool is_elsewhere(int rank) const noexcept { return attachment_.place.nodes > 1 && !attachment_.place.has(rank); }
   bool disagrees(const Standing& peer, std::uint64_t its_hash, Clock::time_point now, Clock::duration grace);
 
-  const Attachment& attachment_;
+  const process::Attachment& attachment_;
   std::uint64_t command_ = 0;
   std::uint64_t hash_ = 0;
   std::uint64_t count_ = 0;
@@ -81,4 +81,4 @@ class CollectivePlan {
   Clock::time_point astray_since_{};  // when this rank first saw a peer that sets something up
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

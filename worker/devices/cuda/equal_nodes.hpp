@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// The place of one rank if there are several nodes, and each has equally many ranks, and more than one.
 struct EqualNodes {
@@ -51,4 +51,4 @@ struct NodeDivision {
   }
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

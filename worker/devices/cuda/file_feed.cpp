@@ -8,7 +8,7 @@
 #include "common/arrays/mapped_file.hpp"
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -130,4 +130,4 @@ void FileFeed::read_piece(const Job& job, std::size_t begin, std::byte* to, std:
   file->read_rows(row_bytes, {job.wanted.indices, static_cast<std::size_t>(job.wanted.rows)}, begin, to, bytes);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

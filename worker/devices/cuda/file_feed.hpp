@@ -16,13 +16,14 @@
 
 #include "worker/devices/cuda/owners.hpp"
 #include "worker/devices/staging.hpp"
+#include "worker/process/interruption.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 class FileFeed {
  public:
   /// `interruption` ends waits in bring(). The thread that calls bring() checks it.
-  explicit FileFeed(const Interruption& interruption) noexcept : interruption_(interruption) {}
+  explicit FileFeed(const process::Interruption& interruption) noexcept : interruption_(interruption) {}
 
   /// Brings rows of `from.file` to device memory, in the order of the stream. Returns when they have been read. Throws
   /// Error (system: the file; cuda), and what interrupts the wait.
@@ -55,8 +56,8 @@ class FileFeed {
   static void read_piece(const Job& job, std::size_t begin, std::byte* to, std::size_t bytes);
   void read_with_others(Job& job, std::vector<std::exception_ptr>& failures);
 
-  const Interruption& interruption_;
+  const process::Interruption& interruption_;
   std::vector<Blocks> blocks_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

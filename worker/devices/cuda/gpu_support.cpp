@@ -5,7 +5,7 @@
 
 #include "common/text/errors.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -29,12 +29,13 @@ void require_shown(const std::string& device, int shown, const char* visible_dev
   int index = 0;
   std::from_chars(device.data() + std::string_view("cuda").size(), device.data() + device.size(), index);
   if (index < shown) return;
-  throw_usage("CUDA shows " + std::to_string(shown) + (shown == 1 ? " GPU" : " GPUs") +
-              " to this process, expected at least " + std::to_string(index + 1) + " for " + device +
-              (visible_devices == nullptr ? "; CUDA_VISIBLE_DEVICES is not set"
-                                          : "; CUDA_VISIBLE_DEVICES is '" + std::string(visible_devices) + "'") +
-              ". Compare it with what nvidia-smi -L prints. Of GPUs that are divided into MIG instances, CUDA shows a "
-              "process only one instance: run one worker (-n 1) for each of them");
+  text::throw_usage(
+      "CUDA shows " + std::to_string(shown) + (shown == 1 ? " GPU" : " GPUs") + " to this process, expected at least " +
+      std::to_string(index + 1) + " for " + device +
+      (visible_devices == nullptr ? "; CUDA_VISIBLE_DEVICES is not set"
+                                  : "; CUDA_VISIBLE_DEVICES is '" + std::string(visible_devices) + "'") +
+      ". Compare it with what nvidia-smi -L prints. Of GPUs that are divided into MIG instances, CUDA shows a "
+      "process only one instance: run one worker (-n 1) for each of them");
 }
 
 bool runs_on(std::string_view architectures, const ComputeCapability& gpu) {
@@ -53,9 +54,10 @@ void require_code(const std::string& device, const ComputeCapability& gpu, std::
   const std::string advice = gpu.major < kLeast ? "Syncrun supports GPUs from compute capability 7.0 on"
                                                 : "Build Syncrun with -DCMAKE_CUDA_ARCHITECTURES=" + number;
   const bool is_old = gpu.major == kLeast && gpu.minor < 5;
-  throw_usage(device + " has compute capability " + gpu.text() + ", and this Syncrun has code for the architectures " +
-              std::string(architectures) + ". " + advice +
-              (is_old ? " (CUDA 12 is the last version that compiles for it)" : "") + ", or choose other devices");
+  text::throw_usage(device + " has compute capability " + gpu.text() +
+                    ", and this Syncrun has code for the architectures " + std::string(architectures) + ". " + advice +
+                    (is_old ? " (CUDA 12 is the last version that compiles for it)" : "") +
+                    ", or choose other devices");
 }
 
 std::string_view advice_at_start(int cuda_error) noexcept {
@@ -71,4 +73,4 @@ std::string_view advice_at_start(int cuda_error) noexcept {
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

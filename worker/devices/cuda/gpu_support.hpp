@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// Throws Error (usage) unless CUDA shows the GPU of this name ("cuda1") to the process. `shown` is how many it shows. The
 /// master counts the GPUs by the driver's files and by CUDA_VISIBLE_DEVICES, whose value is `visible_devices` (null: not
@@ -41,4 +41,4 @@ constexpr bool is_open_to_peers(const ExportFacts& gpu) noexcept {
   return gpu.can_export && (gpu.others_reach_it || !gpu.is_exclusive);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

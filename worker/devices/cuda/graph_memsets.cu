@@ -7,7 +7,7 @@
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/graph_memsets.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -163,4 +163,4 @@ int replace_memsets(cudaGraph_t graph, int priority) {
   return replaced;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

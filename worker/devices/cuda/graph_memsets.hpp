@@ -5,7 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// Replaces the memsets of a captured graph by kernels that write the same bytes, with this priority. These memsets stay:
 /// those of more than 1 MiB, of rows that are apart, in graphs within the graph, next to nodes that overlap, and those that
@@ -13,4 +13,4 @@ namespace syncrun::detail {
 /// how many were replaced. Throws Error (cuda).
 int replace_memsets(cudaGraph_t graph, int priority);
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

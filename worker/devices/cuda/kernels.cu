@@ -5,7 +5,7 @@
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 namespace {
 
@@ -199,8 +199,11 @@ T identity(Reduction reduction) {
     case Reduction::prod: return static_cast<T>(A{1});
     case Reduction::min: return static_cast<T>(most);
     case Reduction::max: return static_cast<T>(least);
-    default: return static_cast<T>(A{0});
+    case Reduction::avg:
+    case Reduction::sum:
+    case Reduction::gather: return static_cast<T>(A{0});
   }
+  return static_cast<T>(A{0});
 }
 
 }  // namespace
@@ -234,7 +237,7 @@ void accumulate(DType dtype, Reduction reduction, void* into, const void* value,
   check_cuda(cudaGetLastError(), "accumulating slices");
 }
 
-void convert(ElementTypes types, const void* from, void* to, std::size_t elements, cudaStream_t stream) {
+void convert(arrays::ElementTypes types, const void* from, void* to, std::size_t elements, cudaStream_t stream) {
   if (elements == 0) return;
   const int blocks = blocks_for(static_cast<std::int64_t>(elements));
   const bool widens = types.to == DType::float32;
@@ -313,4 +316,4 @@ void load_kernels() {
   }
 }
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

@@ -12,7 +12,7 @@
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 /// to[i] = from[indices[i]] for rows of `row_bytes`. If `indices` is null, to[i] = from[i]. `from` and `indices` may be
 /// in pinned host memory.
@@ -35,7 +35,7 @@ void accumulate(DType dtype, Reduction reduction, void* into, const void* value,
                 double weight_value, std::size_t elements, cudaStream_t stream);
 
 /// Copies elements from one type to the other, one of which is the partial_type of the other. The arrays do not overlap.
-void convert(ElementTypes types, const void* from, void* to, std::size_t elements, cudaStream_t stream);
+void convert(arrays::ElementTypes types, const void* from, void* to, std::size_t elements, cudaStream_t stream);
 
 /// Keys are integers that have the same order as floating-point values. NaN comes last if `reduction` is max, and first if
 /// it is min. So the maximum or minimum of keys is NaN if one of the values is NaN. float64 has keys of 64 bits, and the
@@ -58,4 +58,4 @@ void fill_identity(DType dtype, Reduction reduction, void* to, std::size_t eleme
 /// everything that runs on the device, even for a kernel that waits for a peer. If the peer is lost, the wait has no end.
 void load_kernels();
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

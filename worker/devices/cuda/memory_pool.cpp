@@ -12,7 +12,7 @@
 #include "syncrun/error.hpp"
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -43,7 +43,7 @@ void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
     trim();
     is_made = make_chunk(chunk_bytes, size);
   }
-  const GpuAllocators& allocators = gpu_allocators();
+  const os::GpuAllocators& allocators = os::gpu_allocators();
   if (!is_made && allocators.library.give_back && !allocators.is_capturing) {
     allocators.library.give_back();
     is_made = make_chunk(chunk_bytes, size);
@@ -60,7 +60,7 @@ void MemoryPool::refuse(std::size_t bytes, std::string_view what) {
   static_cast<void>(cudaMemGetInfo(&available, &total));
   std::string message = std::string(what) + " requires " + std::to_string(bytes) + " bytes of GPU memory; " +
                         std::to_string(available) + " of " + std::to_string(total) + " are available";
-  const GpuAllocators& allocators = gpu_allocators();
+  const os::GpuAllocators& allocators = os::gpu_allocators();
   if (allocators.limit_bytes != 0) {
     message += ", and this worker has " + std::to_string(allocators.held_bytes()) + " of the " +
                std::to_string(allocators.limit_bytes) + " that " + environment::kGpuMemoryFraction + " allows";
@@ -70,7 +70,7 @@ void MemoryPool::refuse(std::size_t bytes, std::string_view what) {
 
 /// Takes a chunk from the device and divides it into free blocks. Returns false if there is too little memory.
 bool MemoryPool::make_chunk(std::size_t bytes, std::size_t block_bytes) {
-  if (!gpu_allocators().allow(bytes)) return false;
+  if (!os::gpu_allocators().allow(bytes)) return false;
   void* chunk = nullptr;
   const cudaError_t code = cudaMalloc(&chunk, bytes);
   if (code == cudaErrorMemoryAllocation) {
@@ -133,4 +133,4 @@ void MemoryPool::trim() noexcept {
   });
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// Blocks of a GPU's memory for the work of one stream. A released block may be used again at once, because its next
 /// use comes after its last one on the stream.
@@ -64,4 +64,4 @@ class MemoryPool {
   std::unordered_map<void*, Block> used_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

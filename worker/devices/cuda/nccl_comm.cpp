@@ -19,11 +19,11 @@
 #include "worker/devices/cuda/norm_kernels.hpp"
 #include "worker/devices/cuda/update_kernels.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
-static_assert(sizeof(ncclUniqueId) <= Rendezvous::kMostBytes);
+static_assert(sizeof(ncclUniqueId) <= comm::Rendezvous::kMostBytes);
 
 /// Called before the first collective. Otherwise, CUDA would load a kernel while a collective waits for a peer.
 void load_all_kernels() {
@@ -33,7 +33,7 @@ void load_all_kernels() {
 }
 
 /// The fraction that this number of rows has of the rows of all ranks.
-double share_of(std::int64_t rows, const RankWeights& weights) noexcept {
+double share_of(std::int64_t rows, const comm::RankWeights& weights) noexcept {
   return static_cast<double>(rows) / static_cast<double>(std::max<std::int64_t>(weights.all, 1));
 }
 
@@ -42,7 +42,7 @@ bool wants_steps_by_node() {
   const char* const text = environment::get(environment::kReduceByNode);
   if (text == nullptr || std::string_view(text) == "on") return true;
   if (std::string_view(text) == "off") return false;
-  throw_usage(std::string(environment::kReduceByNode) + ": expected on or off, got '" + text + "'");
+  text::throw_usage(std::string(environment::kReduceByNode) + ": expected on or off, got '" + text + "'");
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ void refuse_in_capture(cudaStream_t stream, const char* what, const char* advice
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
   if (status == cudaStreamCaptureStatusNone) return;
-  throw_usage(std::string(what) + " in a replayable function would run only once: " + advice);
+  text::throw_usage(std::string(what) + " in a replayable function would run only once: " + advice);
 }
 
 void refuse_number_in_capture(cudaStream_t stream) {
@@ -63,21 +63,21 @@ void refuse_exchange_in_capture(cudaStream_t stream) {
                     "pass the lengths, which are the same in every call");
 }
 
-NcclComm::NcclComm(GpuCommParts parts, const RankSet& ranks, CommChoice choice)
+NcclComm::NcclComm(GpuCommParts parts, const protocol::RankSet& ranks, protocol::CommChoice choice)
     : parts_(std::move(parts)),
-      attachment_(parts_.attachment),
+      attachment_(parts_.device.attachment),
       choice_(choice),
-      host_(choice.spans_nodes() ? *parts_.nodes : parts_.host),
-      rendezvous_(parts_.rendezvous),
-      limits_{parts_.interruption},
+      host_(choice.spans_nodes() ? *parts_.device.nodes_comm : parts_.device.host_comm),
+      rendezvous_(parts_.device.rendezvous),
+      limits_{parts_.device.interruption},
       ranks_(ranks),
       rank_(ranks.position_of(attachment_.rank)),
       stream_(parts_.stream),
-      peers_(attachment_, parts_.host, rendezvous_, parts_.interruption, parts_.make_room),
+      peers_(parts_.device, parts_.pool),
       replacements_(attachment_.control.header().replacements),
       plan_(parts_.plan) {}
 
-void NcclComm::begin(const Command& command) {
+void NcclComm::begin(const protocol::Command& command) {
   host_.begin(command);
   host_command_ = command.id;
 }
@@ -127,7 +127,7 @@ void NcclComm::check_connecting(ncclResult_t code, const char* what) const {
 
 /// Before NCCL connects nodes: afterwards, a rank that cannot be reached could not tell the others.
 void NcclComm::exchange_facts() {
-  const NodeFacts own{attachment_.place.node, wants_steps_by_node(), network_interfaces()};
+  const NodeFacts own{attachment_.place.node, wants_steps_by_node(), os::network_interfaces()};
   std::vector<std::int64_t> all(NodeFacts::kNumbers * static_cast<std::size_t>(world_size()));
   host_.exchange(own.packed(), all);
   facts_.clear();
@@ -143,7 +143,7 @@ void NcclComm::drop_stale() noexcept {
   if (std::exchange(replacements_, replacements) != replacements) peers_.forget_peers();
 }
 
-void NcclComm::meet_to_set_up(MeetingPurpose purpose) {
+void NcclComm::meet_to_set_up(protocol::MeetingPurpose purpose) {
   const SettingUp noted(plan_);
   if (choice_.spans_nodes()) return host_.barrier();
   rendezvous_.barrier(purpose, limits_);
@@ -152,17 +152,17 @@ void NcclComm::meet_to_set_up(MeetingPurpose purpose) {
 void NcclComm::ensure() {
   drop_stale();
   if (comm_) return;
-  const InPhase making(attachment_, Phase::communicator);
+  const process::InPhase making(attachment_, protocol::Phase::communicator);
   load_all_kernels();
   // If a rank may still fail before it gets here, all ranks first wait for each other, because what follows cannot be
   // interrupted. (A non-blocking communicator could be interrupted, but each call on it costs 40 us.) Workers are
   // started with NCCL_RUNTIME_CONNECT=0. So NCCL makes all connections now, and later calls do not wait for peers on
   // the host.
   const bool may_fail = host_command_ == attachment_.command_in_progress();
-  if (may_fail) meet_to_set_up({.kind = MeetingPurpose::Kind::making_communicator});
+  const comm::EndIfStuck connecting(attachment_, ranks_);
+  if (may_fail) meet_to_set_up({.kind = protocol::MeetingPurpose::Kind::making_communicator});
   if (choice_.spans_nodes()) exchange_facts();
   const ncclUniqueId id = agreed_id();
-  const EndIfStuck connecting(attachment_, ranks_);
   ncclComm_t made = nullptr;
   const ncclResult_t code = ncclCommInitRank(&made, world_size(), id, rank());
   comm_ = Communicator(made);
@@ -196,13 +196,16 @@ void NcclComm::abort() noexcept {
 /// Whether Syncrun's own kernels reduce values of this size. Connects the peers' memory if necessary. Called by all
 /// ranks.
 bool NcclComm::goes_through_peers(std::size_t bytes) {
-  if (choice_ != CommChoice::devices(CommChoice::kOfSession) || !kernels::peers_are_faster(bytes, world_size()))
+  if (choice_ != protocol::CommChoice::devices(protocol::CommChoice::kOfSession) ||
+      !kernels::peers_are_faster(bytes, world_size()))
     return false;
   drop_stale();
   if (peers_.is_connected()) return true;
   if (peers_.is_out_of_reach()) return false;
+  // What follows allocates and frees memory. CUDA may then wait for a collective that is still running.
+  const comm::EndIfStuck connecting(attachment_, ranks_);
   {
-    const InPhase making(attachment_, Phase::communicator);
+    const process::InPhase making(attachment_, protocol::Phase::communicator);
     const SettingUp noted(plan_);
     load_all_kernels();
     peers_.connect();
@@ -219,7 +222,7 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
 
 /// Adds a collective to the plan, with everything that must be the same on every rank. If ranks differed, NCCL would
 /// wait for ever. Called just before the collective is put on the stream.
-void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
+void NcclComm::note(protocol::CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
                     std::uint64_t division, std::uint64_t bucket) {
   if (!background_.is(stream_)) background_.join(stream_);
   plan_.add({static_cast<std::uint64_t>(kind), elements, static_cast<std::uint64_t>(dtype),
@@ -228,17 +231,17 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
 }
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
-                          const RankWeights& weights) {
+                          const comm::RankWeights& weights) {
   all_reduce(values, elements, dtype, reduction, weights, kernels::Breadth::all, 0);
 }
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
-                          const RankWeights& weights, kernels::Breadth breadth, std::uint64_t bucket) {
+                          const comm::RankWeights& weights, kernels::Breadth breadth, std::uint64_t bucket) {
   static_cast<void>(checked_nccl_type("all_reduce", dtype, reduction));
   // Setup comes first: after note(), the collective is pending, and is cancelled if a peer fails.
   const bool through_peers = elements != 0 && goes_through_peers(elements * size_of(dtype));
   if (elements != 0 && !through_peers) ensure();
-  note(CollectiveKind::all_reduce, elements, dtype, reduction, 0, 0, bucket);
+  note(protocol::CollectiveKind::all_reduce, elements, dtype, reduction, 0, 0, bucket);
   if (elements == 0) return;
   if (!through_peers) return reduce_by_nccl(values, elements, dtype, reduction, weights);
   const double factor = reduction == Reduction::avg ? share_of(weights.own, weights) : 1;
@@ -246,7 +249,7 @@ void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduc
 }
 
 void NcclComm::reduce_by_nccl(void* values, std::size_t elements, DType dtype, Reduction reduction,
-                              const RankWeights& weights) {
+                              const comm::RankWeights& weights) {
   const bool averages = reduction == Reduction::avg;
   Operand own = operand_for(values, elements, dtype, reduction);
   const bool is_by_node = !is_in_group_ && by_node_.is_faster(elements, elements * size_of(own.dtype));
@@ -267,7 +270,7 @@ void NcclComm::reduce_by_nccl(void* values, std::size_t elements, DType dtype, R
 /// They replace the values if they have the same size.
 NcclComm::Operand NcclComm::operand_for(void* values, std::size_t elements, DType dtype, Reduction reduction) {
   const bool has_order = reduction == Reduction::min || reduction == Reduction::max;
-  if (!has_order || !can_reduce(dtype, Reduction::avg)) return {values, dtype, {}};
+  if (!has_order || !arrays::can_reduce(dtype, Reduction::avg)) return {values, dtype, {}};
   Operand keys{values, kernels::key_type(dtype), {}};
   if (size_of(keys.dtype) != size_of(dtype)) {
     keys.memory = parts_.allocate(elements * size_of(keys.dtype));
@@ -306,7 +309,7 @@ class NcclComm::InBackground {
   StreamView worker_stream_;
 };
 
-void NcclComm::start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+void NcclComm::start_average(void* values, std::size_t elements, DType dtype, const comm::RankWeights& weights,
                              std::size_t first) {
   const InBackground scope(*this);
   // Work that runs in parallel needs the multiprocessors. While the last part is averaged, there is no such work.
@@ -318,12 +321,12 @@ void NcclComm::start_average(void* values, std::size_t elements, DType dtype, co
 }
 
 /// Returns false if this is not possible or is slower. Returns the same on every rank.
-bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype, const comm::RankWeights& weights,
                                  std::uint64_t bucket) {
   static_cast<void>(checked_nccl_type("an average", dtype, Reduction::avg));
   const std::size_t bytes = elements * size_of(dtype);
   if (bytes <= kernels::kLeastShareBytes || !goes_through_peers(bytes) || !peers_.has_meetings()) return false;
-  note(CollectiveKind::all_reduce, elements, dtype, Reduction::avg, 0, 0, bucket);
+  note(protocol::CollectiveKind::all_reduce, elements, dtype, Reduction::avg, 0, 0, bucket);
   kernels::PeerAverage what{dtype, values, elements, {}};
   for (int rank = 0; rank < world_size(); ++rank) {
     what.factors[rank] = share_of(weights.by_rank[static_cast<std::size_t>(rank)], weights);
@@ -337,7 +340,7 @@ bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype
 /// Returns the operation that averages: a sum of the values, each multiplied by the weight of its rank. NCCL multiplies
 /// in the type of the elements. 16 bits are too few for a weight, so values of 16-bit types are multiplied before, in
 /// float.
-ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, const comm::RankWeights& weights,
                                     const Communicator& comm) {
   const double factor = share_of(weights.own, weights);
   const bool is_wide = dtype == DType::float32 || dtype == DType::float64;
@@ -363,13 +366,13 @@ void NcclComm::end_average(ncclRedOp_t op, const Communicator& comm, ncclResult_
 
 void NcclComm::broadcast(void* values, std::size_t elements, DType dtype, int root) {
   ensure();
-  note(CollectiveKind::broadcast, elements, dtype, Reduction::sum, root);
+  note(protocol::CollectiveKind::broadcast, elements, dtype, Reduction::sum, root);
   if (elements == 0) return;
   check(ncclBroadcast(values, values, elements * size_of(dtype), ncclUint8, root, comm_.get(), stream_),
         "ncclBroadcast");
 }
 
-void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) {
+void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, const comm::RankWeights& weights) {
   refuse_number_in_capture(stream_);
   host_.all_reduce_value(value, dtype, reduction, weights);
 }
@@ -388,7 +391,7 @@ std::int64_t NcclComm::agree(std::int64_t own) {
 
 void NcclComm::note_waiting(Wait wait) noexcept {
   plan_.publish_waiting(wait);
-  if (is_pending_) attachment_.mark(plan_.command(), Phase::collective);
+  if (is_pending_) attachment_.mark(plan_.command(), protocol::Phase::collective);
 }
 
 void NcclComm::check_progress() {
@@ -400,4 +403,4 @@ void NcclComm::check_progress() {
   plan_.check_peers(std::chrono::steady_clock::now());
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

@@ -23,15 +23,15 @@
 
 #include "worker/comm/collectives.hpp"
 #include "worker/comm/end_if_stuck.hpp"
-#include "worker/comm/rendezvous.hpp"
 #include "worker/devices/cuda/background_stream.hpp"
 #include "worker/devices/cuda/collective_plan.hpp"
 #include "worker/devices/cuda/node_facts.hpp"
 #include "worker/devices/cuda/owners.hpp"
 #include "worker/devices/cuda/peer_memory.hpp"
 #include "worker/devices/cuda/reduction_by_node.hpp"
+#include "worker/devices/device.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// Throws Error (usage) if the stream is being captured, because the host's part of `what` would run only once.
 /// `advice` says what to do instead.
@@ -43,25 +43,21 @@ void refuse_exchange_in_capture(cudaStream_t stream);
 
 /// What the communicators of one GPU have in common.
 struct GpuCommParts {
-  const Attachment& attachment;
-  CpuComm& host;           // for values that the host needs at once (numbers, barriers)
-  CommCore* nodes;         // the same among ranks of several nodes; null in a session on one node
-  Rendezvous& rendezvous;  // for setting up what the peers of a node share
-  const Interruption& interruption;
-  CollectivePlan& plan;  // what has been put on the streams
-  StreamView stream;     // the worker's
+  const DeviceContext& device;  // its host_comm is for values that the host needs at once (numbers, barriers)
+  CollectivePlan& plan;         // what has been put on the streams
+  StreamView stream;            // the worker's
+  MemoryPool& pool;             // returns unused memory to the device
   /// Destroys all graphs, because the abort of a communicator would wait for those that contain its collectives.
   std::function<void()> before_abort;
-  std::function<void()> make_room;  // returns unused memory to the device
   /// Memory of the device for work on the worker's stream. It may be released once this work is on the stream.
   std::function<OutputBuffer(std::size_t bytes)> allocate;
 };
 
-class NcclComm final : public CommCore {
+class NcclComm final : public comm::CommCore {
  public:
   /// The communicator of these ranks, which all have GPUs. This rank must be one of them. `choice` is that of commands
   /// that use the communicator.
-  NcclComm(GpuCommParts parts, const RankSet& ranks, CommChoice choice);
+  NcclComm(GpuCommParts parts, const protocol::RankSet& ranks, protocol::CommChoice choice);
   ~NcclComm() override { abort(); }
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -71,7 +67,7 @@ class NcclComm final : public CommCore {
   int world_size() const noexcept override { return ranks_.count(); }
   /// The position of a rank of the session.
   int position_of(int session_rank) const noexcept { return ranks_.position_of(session_rank); }
-  void begin(const Command& command) override;
+  void begin(const protocol::Command& command) override;
   void prepare() override {
     drop_stale();  // the body's first run, which was not captured, has set up what it needs
     plan_.enter_command();
@@ -85,25 +81,26 @@ class NcclComm final : public CommCore {
   std::int64_t agree(std::int64_t own) override;
   void barrier() override { host_.barrier(); }
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
-                  const RankWeights& weights) override;
-  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
+                  const comm::RankWeights& weights) override;
+  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const comm::RankWeights& weights,
               int root) override;
-  void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
-                      const RankWeights& weights) override;
+  void reduce_scatter(void* values, void* part, const comm::Division& division, DType dtype, Reduction reduction,
+                      const comm::RankWeights& weights) override;
   void broadcast(void* values, std::size_t elements, DType dtype, int root) override;
-  void all_gather(const void* part, void* all, const Division& division) override;
-  void gather(const void* part, void* all, const Division& division, int root) override;
-  void scatter(const void* all, void* part, const Division& division, int root) override;
+  void all_gather(const void* part, void* all, const comm::Division& division) override;
+  void gather(const void* part, void* all, const comm::Division& division, int root) override;
+  void scatter(const void* all, void* part, const comm::Division& division, int root) override;
   void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
-  void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override;
+  void all_reduce_value(void* value, DType dtype, Reduction reduction, const comm::RankWeights& weights) override;
   bool has_background() const noexcept override { return true; }
-  void start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+  void start_average(void* values, std::size_t elements, DType dtype, const comm::RankWeights& weights,
                      std::size_t first) override;
   void join_started() override { background_.join(stream_); }
   void begin_group() override;
   void end_group() override;
   void drop_group() noexcept override;
   void enter() override { host_.enter(); }
+  void count(std::size_t bytes) noexcept override { host_.count(bytes); }
   void leave() noexcept override { host_.leave(); }
 
   /// Whether collectives of this command are on the stream and finish() has not waited for them yet.
@@ -156,18 +153,19 @@ class NcclComm final : public CommCore {
     std::size_t elements;
   };
 
-  void meet_to_set_up(MeetingPurpose purpose);
+  void meet_to_set_up(protocol::MeetingPurpose purpose);
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId agreed_id();
   void exchange_facts();
   void make_steps_by_node();
   void check_connecting(ncclResult_t code, const char* what) const;
-  bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+  bool average_by_copies(void* values, std::size_t elements, DType dtype, const comm::RankWeights& weights,
                          std::uint64_t bucket);
-  void reduce_by_nccl(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights);
+  void reduce_by_nccl(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                      const comm::RankWeights& weights);
   Operand operand_for(void* values, std::size_t elements, DType dtype, Reduction reduction);
   void give_result(KeysOfResult result);
-  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const comm::RankWeights& weights,
                             const Communicator& comm);
   /// Ends an average. `code` is what the collective that used `op` returned.
   void end_average(ncclRedOp_t op, const Communicator& comm, ncclResult_t code, const char* what);
@@ -175,22 +173,23 @@ class NcclComm final : public CommCore {
   void check(ncclResult_t code, const char* what) const;
   /// `division` is Division::fingerprint, or 0 if nothing is divided. If a vector is averaged in buckets, `bucket` is 1 +
   /// the element at which the bucket begins. Otherwise it is 0.
-  void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
+  void note(protocol::CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
             std::uint64_t division = 0, std::uint64_t bucket = 0);
-  void note_moves(CollectiveKind kind, const Division& division, int root);
+  void note_moves(protocol::CollectiveKind kind, const comm::Division& division, int root);
   /// An all_reduce on as many multiprocessors as `breadth` says. `bucket` is as for note().
-  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
-                  kernels::Breadth breadth, std::uint64_t bucket);
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                  const comm::RankWeights& weights, kernels::Breadth breadth, std::uint64_t bucket);
   void copy_own(void* to, const void* from, std::size_t bytes);
-  std::unique_ptr<EndIfStuck> meet_before_first(CollectiveKind kind, const Division& division, int root);
+  std::unique_ptr<comm::EndIfStuck> meet_before_first(protocol::CollectiveKind kind, const comm::Division& division,
+                                                      int root);
 
   const GpuCommParts parts_;
-  const Attachment& attachment_;
-  const CommChoice choice_;
-  CommCore& host_;
-  Rendezvous& rendezvous_;
-  const WaitLimits limits_;  // for rendezvous_
-  const RankSet ranks_;
+  const process::Attachment& attachment_;
+  const protocol::CommChoice choice_;
+  comm::CommCore& host_;
+  comm::Rendezvous& rendezvous_;
+  const process::WaitLimits limits_;  // for rendezvous_
+  const protocol::RankSet ranks_;
   const int rank_;
   StreamView stream_;  // where collectives are put: the worker's stream or the background stream
   BackgroundStream background_;
@@ -200,14 +199,15 @@ class NcclComm final : public CommCore {
   ReductionByNode by_node_;       // made from comm_
   std::vector<NodeFacts> facts_;  // of all ranks, when comm_ was made; empty on one node
   std::uint64_t made_at_ = 0;     // the command in which comm_ or peers_ was made, the later of both
-  std::set<std::pair<CollectiveKind, int>>
+  std::set<std::pair<protocol::CollectiveKind, int>>
       connected_;                   // gathers and scatters, by root, that all ranks have taken part in
   std::uint64_t host_command_ = 0;  // the last command that was passed to begin()
   CollectivePlan& plan_;
   bool is_in_group_ = false;
-  std::unique_ptr<EndIfStuck> connecting_;      // while a group connects ranks that have not sent to each other before
+  std::unique_ptr<comm::EndIfStuck>
+      connecting_;                              // while a group connects ranks that have not sent to each other before
   std::vector<KeysOfResult> results_of_group_;  // NCCL puts the operations of a group on the stream at its end
   bool is_pending_ = false;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

@@ -12,7 +12,7 @@
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// Returns nothing for types that NCCL does not support.
 inline std::optional<ncclDataType_t> nccl_type(DType dtype) noexcept {
@@ -34,22 +34,25 @@ inline std::optional<ncclDataType_t> nccl_type(DType dtype) noexcept {
   return std::nullopt;
 }
 
-/// For avg, returns the sum, because the values are weighted before or during the operation.
+/// For avg, returns the sum, because the values are weighted before or during the operation. Not for gather.
 inline ncclRedOp_t nccl_op(Reduction reduction) noexcept {
   switch (reduction) {
     case Reduction::min: return ncclMin;
     case Reduction::max: return ncclMax;
     case Reduction::prod: return ncclProd;
-    default: return ncclSum;
+    case Reduction::avg:
+    case Reduction::sum: return ncclSum;
+    case Reduction::gather: break;
   }
+  return ncclNumOps;  // NCCL refuses it
 }
 
 /// Throws Error (usage) if NCCL does not support this operation on the type.
 inline ncclDataType_t checked_nccl_type(const char* what, DType dtype, Reduction reduction) {
   const auto type = nccl_type(dtype);
-  if (!type || !can_reduce(dtype, reduction)) {
-    throw_usage(std::string(what) + ": NCCL has no " + std::string(to_string(reduction)) + " of " +
-                std::string(to_string(dtype)));
+  if (!type || !arrays::can_reduce(dtype, reduction)) {
+    text::throw_usage(std::string(what) + ": NCCL has no " + std::string(to_string(reduction)) + " of " +
+                      std::string(to_string(dtype)));
   }
   return *type;
 }
@@ -64,4 +67,4 @@ ncclResult_t in_group(int count, One&& one) {
   return code == ncclSuccess ? end : code;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

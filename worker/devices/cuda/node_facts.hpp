@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// What one rank tells, as whole numbers.
 struct NodeFacts {
@@ -49,4 +49,4 @@ inline std::string interfaces_of(std::span<const NodeFacts> facts) {
   return text;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

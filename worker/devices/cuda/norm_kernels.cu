@@ -4,7 +4,7 @@
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/norm_kernels.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 namespace {
 
@@ -96,4 +96,4 @@ void load_norm_kernels() {
   of(&root_kernel);
 }
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

@@ -6,7 +6,7 @@
 
 #include "syncrun/detail/update_work.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 /// Writes the sum of the squares of work.gradient, without the frozen parts of work.plan, to `squares` in device memory.
 /// In stream order. The result has the same bits in each run. Only one stream of a device may use this function. Throws
@@ -18,4 +18,4 @@ void take_root(double* number, cudaStream_t stream);
 /// See load_kernels.
 void load_norm_kernels();
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

@@ -10,7 +10,7 @@
 #include <cudnn.h>
 #endif
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 StreamPriorities stream_priorities() {
   StreamPriorities priorities;
@@ -45,8 +45,8 @@ CublasHandle CublasHandle::make() {
 #ifdef SYNCRUN_HAVE_CUDNN
 
 CudnnHandle CudnnHandle::make(StreamView stream) {
-  require_version("cuDNN", "libcudnn.so", LibraryVersion::of_number(static_cast<long>(cudnnGetVersion())), "Syncrun",
-                  {CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL});
+  os::require_version("cuDNN", "libcudnn.so", os::LibraryVersion::of_number(static_cast<long>(cudnnGetVersion())),
+                      "Syncrun", {CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL});
   cudnnHandle_t handle = nullptr;
   cudnnStatus_t code = cudnnCreate(&handle);
   CudnnHandle made(handle);
@@ -73,4 +73,4 @@ PinnedMemory PinnedMemory::make(std::size_t bytes, const char* what) {
   return PinnedMemory(memory);
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

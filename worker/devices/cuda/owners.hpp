@@ -13,7 +13,7 @@
 
 struct cudnnContext;  // cudnnHandle_t is a cudnnContext*
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// The only owner of a handle; may be empty. Its destructor calls `kEnd` and ignores the return code.
 template <class Handle, auto kEnd>
@@ -137,4 +137,4 @@ class RegisteredPages : public CudaOwner<void*, cudaHostUnregister> {
   using CudaOwner::CudaOwner;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

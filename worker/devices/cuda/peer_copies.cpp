@@ -10,7 +10,7 @@
 
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -74,7 +74,8 @@ std::uint64_t PeerCopies::export_memory(void* memory) {
   }
   const int world_size = control_.world_size();
   const std::size_t bytes = sizeof(ExportedMemory) + sizeof(ExportUser) * static_cast<std::size_t>(world_size);
-  const std::uint64_t offset = arena_.allocate(bytes, SharedHeap::Contents::any, "the description of device memory");
+  const std::uint64_t offset =
+      arena_.allocate(bytes, os::SharedHeap::Contents::any, "the description of device memory");
   const std::uint64_t serial = static_cast<std::uint64_t>(getpid()) << 32U | exports_made_++;
   new (segment_.at<ExportedMemory>(offset))
       ExportedMemory{serial, current_device(), handle, reinterpret_cast<std::uint64_t>(memory), false};
@@ -101,7 +102,7 @@ bool PeerCopies::take_back(void* memory) noexcept {
     segment_.at<ExportedMemory>(found->second)->is_wanted_back.store(true, std::memory_order_relaxed);
     return false;
   }
-  arena_.free(found->second, SharedHeap::Giveback::later);
+  arena_.free(found->second, os::SharedHeap::Giveback::later);
   exports_.erase(found);
   return true;
 }
@@ -184,4 +185,4 @@ void PeerCopies::copy(void* to, const PeerMemoryPlace& from, std::size_t bytes, 
              "copying from a peer's GPU");
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

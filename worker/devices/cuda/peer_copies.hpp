@@ -26,7 +26,7 @@
 #include "worker/devices/cuda/owners.hpp"
 #include "worker/devices/device.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// Memory that a worker has exported. In the worker's arena, followed by one ExportUser per rank.
 struct ExportedMemory {
@@ -42,7 +42,8 @@ using ExportUser = std::atomic<pid_t>;
 class PeerCopies {
  public:
   /// The arena is this worker's. All of them outlive this object.
-  PeerCopies(const Segment& segment, const ControlBlock& control, SharedHeap& arena, int rank) noexcept
+  PeerCopies(const os::Segment& segment, const protocol::ControlBlock& control, os::SharedHeap& arena,
+             int rank) noexcept
       : segment_(segment), control_(control), arena_(arena), rank_(rank) {}
 
   /// Exports memory that cudaMalloc has returned. The memory must not be freed before it was taken back. Returns the
@@ -91,9 +92,9 @@ class PeerCopies {
   void close_those_wanted_back();
   void close(Mapping& mapping) noexcept;
 
-  const Segment& segment_;
-  const ControlBlock& control_;
-  SharedHeap& arena_;
+  const os::Segment& segment_;
+  const protocol::ControlBlock& control_;
+  os::SharedHeap& arena_;
   const int rank_;
   std::uint64_t exports_made_ = 0;
   std::map<void*, std::uint64_t> exports_;  // by address: the offset of the ExportedMemory
@@ -102,4 +103,4 @@ class PeerCopies {
   std::uint64_t looked_at_ = 0;  // uses_ when this worker last looked for memory that is wanted back
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

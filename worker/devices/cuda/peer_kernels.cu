@@ -6,7 +6,7 @@
 #include "worker/devices/cuda/arithmetic.cuh"
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 namespace {
 
@@ -114,14 +114,14 @@ __device__ bool is_called_off(const Peers& peers) { return *static_cast<const vo
 /// Returns false if the wait is cancelled. Everything that the threads of a block wrote before is visible to all
 /// threads of the peers' blocks afterwards.
 __device__ bool meet(const Peers& peers, std::uint32_t operation, int step) {
-  using Mark = cuda::atomic_ref<std::uint32_t, cuda::thread_scope_system>;
+  using Mark = ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_system>;
   __syncthreads();
   int gave_up = 0;
   const int other = static_cast<int>(threadIdx.x);
   if (other < peers.size && other != peers.rank) {
-    Mark(arrived(peers, other, step, peers.rank)).store(operation, cuda::std::memory_order_release);
+    Mark(arrived(peers, other, step, peers.rank)).store(operation, ::cuda::std::memory_order_release);
     const Mark theirs(arrived(peers, peers.rank, step, other));
-    for (int polls = 1; theirs.load(cuda::std::memory_order_acquire) != operation; ++polls) {
+    for (int polls = 1; theirs.load(::cuda::std::memory_order_acquire) != operation; ++polls) {
       if (polls % kPollsPerLook == 0 && is_called_off(peers)) {
         gave_up = 1;
         break;
@@ -499,4 +499,4 @@ void peer_all_reduce(const Peers& peers, const PeerReduction& what, cudaStream_t
   check_cuda(cudaGetLastError(), "an all_reduce");
 }
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

@@ -11,7 +11,7 @@
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 inline constexpr int kMostPeers = 16;
 
@@ -85,4 +85,4 @@ void average_share(const Peers& peers, const PeerAverage& what, cudaStream_t str
 /// Works in place and in rank order, so all ranks get the same bits.
 void peer_all_reduce(const Peers& peers, const PeerReduction& what, cudaStream_t stream);
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

@@ -4,7 +4,7 @@
 
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// What each rank tells the others.
 struct PeerMemory::PeerInfo {
@@ -27,7 +27,8 @@ void PeerMemory::connect() {
     kernels::load_peer_kernels();
     const PeerInfo own = make_info();
     std::vector<PeerInfo> infos(static_cast<std::size_t>(attachment_.world_size));
-    host_.all_gather(&own, infos.data(), Division(attachment_.world_size, attachment_.world_size, sizeof(PeerInfo)));
+    host_.all_gather(&own, infos.data(),
+                     comm::Division(attachment_.world_size, attachment_.world_size, sizeof(PeerInfo)));
     if (!all_agree(open_all(infos.data()))) {
       close_peers();
       meet(1);  // no rank frees memory that a peer has mapped
@@ -45,7 +46,7 @@ void PeerMemory::connect() {
 
 /// Each meeting of connect() has its own number, so that ranks at different meetings get an error.
 void PeerMemory::meet(std::uint8_t step) {
-  rendezvous_.barrier({.kind = MeetingPurpose::Kind::connecting_peers, .detail = step}, limits_);
+  rendezvous_.barrier({.kind = protocol::MeetingPurpose::Kind::connecting_peers, .detail = step}, limits_);
 }
 
 cudaError_t PeerMemory::allocate() {
@@ -54,7 +55,7 @@ cudaError_t PeerMemory::allocate() {
   cudaError_t code = cudaMalloc(&memory, bytes);
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
-    make_room_();
+    pool_.trim();
     code = cudaMalloc(&memory, bytes);
   }
   if (code == cudaSuccess) own_ = GpuMemory(memory);
@@ -182,4 +183,4 @@ void PeerMemory::close() noexcept {
   peers_ = {};
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

@@ -8,29 +8,26 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <utility>
 
-#include "worker/comm/collectives.hpp"
-#include "worker/comm/rendezvous.hpp"
+#include "worker/devices/cuda/memory_pool.hpp"
 #include "worker/devices/cuda/owners.hpp"
 #include "worker/devices/cuda/peer_kernels.hpp"
 #include "worker/devices/cuda/stream_meetings.hpp"
+#include "worker/devices/device.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 class PeerMemory {
  public:
-  /// The ranks exchange information through `host`, and wait for each other in `rendezvous`. `make_room` is called if
-  /// there is too little memory on the device.
-  PeerMemory(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous, const Interruption& interruption,
-             std::function<void()> make_room)
-      : attachment_(attachment),
-        host_(host),
-        rendezvous_(rendezvous),
-        limits_{interruption},
-        meetings_(attachment, host),
-        make_room_(std::move(make_room)) {}
+  /// The ranks exchange information through `device.host_comm`, and wait for each other in `device.rendezvous`. If there
+  /// is too little memory on the device, `pool` returns what it does not use.
+  PeerMemory(const DeviceContext& device, MemoryPool& pool)
+      : attachment_(device.attachment),
+        host_(device.host_comm),
+        rendezvous_(device.rendezvous),
+        limits_{device.interruption},
+        meetings_(attachment_, host_),
+        pool_(pool) {}
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
@@ -75,10 +72,10 @@ class PeerMemory {
   void meet(std::uint8_t step);
   volatile int& called_off() const noexcept { return *static_cast<volatile int*>(called_off_.get()); }
 
-  const Attachment& attachment_;
-  CpuComm& host_;
-  Rendezvous& rendezvous_;
-  const WaitLimits limits_;  // for rendezvous_
+  const process::Attachment& attachment_;
+  comm::CpuComm& host_;
+  comm::Rendezvous& rendezvous_;
+  const process::WaitLimits limits_;  // for rendezvous_
   StreamMeetings meetings_;
   bool has_meetings_ = false;
   State state_ = State::none;
@@ -86,7 +83,7 @@ class PeerMemory {
   std::array<MappedGpuMemory, kernels::kMostPeers> theirs_;  // by rank; empty for this rank
   PinnedMemory called_off_;                                  // an int
   kernels::Peers peers_{};                                   // the addresses of all these memories, for kernels
-  std::function<void()> make_room_;
+  MemoryPool& pool_;
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

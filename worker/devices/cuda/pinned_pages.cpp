@@ -6,7 +6,7 @@
 
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -60,4 +60,4 @@ void PinnedPages::unpin_all() noexcept {
   ranges_.clear();
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

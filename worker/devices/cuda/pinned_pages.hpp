@@ -9,7 +9,7 @@
 #include <functional>
 #include <map>
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// Ranges of host memory that are registered with CUDA. They are registered at the first use, in chunks, and stay
 /// registered.
@@ -35,4 +35,4 @@ class PinnedPages {
   std::map<std::uintptr_t, std::uintptr_t> ranges_;  // begin to end
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

@@ -8,7 +8,7 @@
 
 #include "worker/devices/cuda/nccl_types.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -82,4 +82,4 @@ ncclResult_t ReductionByNode::async_error() const noexcept {
   return ncclSuccess;
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

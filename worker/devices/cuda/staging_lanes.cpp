@@ -1,10 +1,8 @@
 #include "worker/devices/cuda/staging_lanes.hpp"
 
-#include <utility>
-
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -23,13 +21,12 @@ constexpr const char* kWhatRows = "the rows of an argument";
 
 }  // namespace
 
-CudaLanes::CudaLanes(PinnedPages& pinned, const DeviceContext& context, StreamView work,
-                     std::function<void()> trim_device)
-    : pinned_(pinned),
-      context_(context),
-      trim_device_(std::move(trim_device)),
+CudaLanes::CudaLanes(const DeviceContext& context, CudaMemory& memory)
+    : context_(context),
+      memory_(memory),
+      pinned_(memory.pinned()),
       feed_(context.interruption),
-      work_(work),
+      work_(memory.stream()),
       ahead_(Stream::make(stream_priorities().least)),
       marks_{Event::make(), Event::make()} {
   jobs_.reserve(kMaxArguments);
@@ -40,7 +37,7 @@ StagingLanes::Block CudaLanes::allocate(std::size_t bytes, Effort effort) {
   const std::size_t block_bytes = MemoryPool::block_bytes(bytes);
   if (effort == Effort::usual) return {pool_.allocate(block_bytes, kWhatRows), block_bytes};
   void* const memory = allocate_with_spare(context_, block_bytes, [&] {
-    trim_device_();
+    memory_.pool().trim();
     return pool_.allocate(block_bytes, kWhatRows);
   });
   return {memory, block_bytes};
@@ -104,4 +101,4 @@ void CudaLanes::follow(Lane lane) {
 
 void CudaLanes::await_ahead() noexcept { static_cast<void>(cudaStreamSynchronize(ahead_.get())); }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

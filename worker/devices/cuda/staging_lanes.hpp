@@ -7,22 +7,18 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
+#include "worker/devices/cuda/cuda_memory.hpp"
 #include "worker/devices/cuda/file_feed.hpp"
 #include "worker/devices/cuda/kernels.hpp"
-#include "worker/devices/cuda/memory_pool.hpp"
 #include "worker/devices/cuda/owners.hpp"
-#include "worker/devices/cuda/pinned_pages.hpp"
-#include "worker/devices/staging.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 class CudaLanes final : public StagingLanes {
  public:
-  /// `work` is the worker's stream. `trim_device` returns unused blocks of the device's other pool to the device.
-  CudaLanes(PinnedPages& pinned, const DeviceContext& context, StreamView work, std::function<void()> trim_device);
+  CudaLanes(const DeviceContext& context, CudaMemory& memory);
 
   Block allocate(std::size_t bytes, Effort effort) override;
   void release(void* memory) noexcept override { pool_.release(memory); }
@@ -44,9 +40,9 @@ class CudaLanes final : public StagingLanes {
   StreamView stream_of(Lane lane) const noexcept { return lane == Lane::work ? work_ : StreamView(ahead_); }
   void bring_shared(void* to, const SharedRows& from, const RowsWanted& wanted, StreamView on);
 
-  PinnedPages& pinned_;
   const DeviceContext& context_;
-  std::function<void()> trim_device_;
+  CudaMemory& memory_;  // has the worker's stream, and the device's other pool
+  PinnedPages& pinned_;
   FileFeed feed_;
   MemoryPool pool_;  // separate from the device's pool, because two streams use these blocks
   StreamView work_;
@@ -56,4 +52,4 @@ class CudaLanes final : public StagingLanes {
   bool is_local_ = false;  // some jobs read device memory
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

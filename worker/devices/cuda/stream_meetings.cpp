@@ -10,7 +10,7 @@
 #include "syncrun/error.hpp"
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 namespace {
 
@@ -139,18 +139,18 @@ void StreamMeetings::clear() noexcept {
 
 void StreamMeetings::set_releasing(bool releasing) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const os::MutexLock lock(mutex_);
     is_releasing_ = releasing;
   }
   wanted_.notify_one();
 }
 
 void StreamMeetings::release_while_wanted(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
-  while (wanted_.wait(lock, stop, [this] { return is_releasing_; })) {
+  os::UniqueLock lock(mutex_);
+  while (wanted_.wait(lock, stop, [this]() SYNCRUN_REQUIRES(mutex_) { return is_releasing_; })) {
     for (std::uint32_t& word : own_words()) std::atomic_ref(word).store(1, std::memory_order_seq_cst);
-    wanted_.wait_for(lock, stop, kReleaseInterval, [this] { return !is_releasing_; });
+    wanted_.wait_for(lock, stop, kReleaseInterval, [this]() SYNCRUN_REQUIRES(mutex_) { return !is_releasing_; });
   }
 }
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

@@ -7,15 +7,15 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include "common/os/mutex.hpp"
 #include "worker/comm/collectives.hpp"
 #include "worker/devices/cuda/owners.hpp"
 
-namespace syncrun::detail {
+namespace syncrun::detail::worker::devices::cuda {
 
 /// The meetings of this rank's stream, one after the other, the same ones on every rank. Meetings of step 0 and of step
 /// 1 alternate.
@@ -25,7 +25,8 @@ class StreamMeetings {
  public:
   static constexpr int kSteps = 2;
 
-  StreamMeetings(const Attachment& attachment, const CpuComm& host) : attachment_(attachment), host_(host) {}
+  StreamMeetings(const process::Attachment& attachment, const comm::CpuComm& host)
+      : attachment_(attachment), host_(host) {}
   ~StreamMeetings() { close(); }
   StreamMeetings(const StreamMeetings&) = delete;
   StreamMeetings& operator=(const StreamMeetings&) = delete;
@@ -58,15 +59,15 @@ class StreamMeetings {
   std::span<std::uint32_t> own_words() const noexcept;
   CUdeviceptr word(int at, int step, int from) const noexcept;
 
-  const Attachment& attachment_;  // words are by rank of the session: the thread sets them in any command
-  const CpuComm& host_;
+  const process::Attachment& attachment_;  // words are by rank of the session: the thread sets them in any command
+  const comm::CpuComm& host_;
   BatchMemOp batch_mem_op_ = nullptr;
   std::vector<CUdeviceptr> pages_;  // by rank; addresses on the device
   std::vector<RegisteredPages> registered_;
-  std::mutex mutex_;  // held while words are set
+  os::Mutex mutex_;  // also held while words are set
   std::condition_variable_any wanted_;
-  bool is_releasing_ = false;
+  bool is_releasing_ SYNCRUN_GUARDED_BY(mutex_) = false;
   std::jthread releaser_;  // runs from open to close, because starting a thread after a failure could fail too
 };
 
-}  // namespace syncrun::detail
+}  // namespace syncrun::detail::worker::devices::cuda

@@ -8,7 +8,7 @@
 #include "syncrun/detail/step_plan.hpp"
 #include "worker/devices/cuda/check.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 namespace {
 
@@ -112,7 +112,7 @@ __device__ void update_loosely(const Step& step, const Vectors<T>& x, std::size_
 template <class Rule, class T, bool kPacked>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const __grid_constant__ Rule by_value, const Rule* in_memory, const __grid_constant__ Vectors<T> x) {
-  using Step = UpdateStep<Rule, T>;
+  using Step = arrays::UpdateStep<Rule, T>;
   constexpr int kStates = Rule::kState.size();
   __shared__ alignas(Step) unsigned char common[sizeof(Step)];
   if (threadIdx.x == 0) new (common) Step(in_memory == nullptr ? by_value : *in_memory);
@@ -158,7 +158,7 @@ template <class Rule, class T>
 __global__ void __launch_bounds__(kThreads)
     planned_update_kernel(const Rule* rule, const __grid_constant__ Vectors<T> x, const double* plan,
                           std::int64_t numbers, bool is_clipping, std::int64_t first) {
-  using Step = UpdateStep<Rule, T>;
+  using Step = arrays::UpdateStep<Rule, T>;
   constexpr int kStates = Rule::kState.size();
   __shared__ alignas(Step) unsigned char common[sizeof(Step)];
   Scaled scale{1};
@@ -292,4 +292,4 @@ void apply_update(const UpdateWork& work, cudaStream_t stream) {
   }
 }
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

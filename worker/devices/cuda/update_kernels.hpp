@@ -6,7 +6,7 @@
 
 #include "syncrun/detail/update_work.hpp"
 
-namespace syncrun::detail::kernels {
+namespace syncrun::detail::worker::devices::cuda::kernels {
 
 /// Applies an update rule, in stream order. Throws Error (cuda).
 void apply_update(const UpdateWork& work, cudaStream_t stream);
@@ -14,4 +14,4 @@ void apply_update(const UpdateWork& work, cudaStream_t stream);
 /// See load_kernels.
 void load_update_kernels();
 
-}  // namespace syncrun::detail::kernels
+}  // namespace syncrun::detail::worker::devices::cuda::kernels

@@ -10,18 +10,18 @@
 #include <string>
 
 #include "common/os/segment.hpp"
-#include "syncrun/error.hpp"
+#include "tests/common/error_text.hpp"
 
 namespace syncrun::detail {
 namespace {
 
-using Wait = CollectivePlan::Wait;
+using Wait = worker::devices::cuda::CollectivePlan::Wait;
 
 constexpr std::uint64_t kCommand = 9;
-constexpr CollectivePlan::Clock::time_point kNow{std::chrono::hours(1)};
+constexpr worker::devices::cuda::CollectivePlan::Clock::time_point kNow{std::chrono::hours(1)};
 
 struct Rank {
-  Rank(const ControlBlock& control, int rank) {
+  Rank(const protocol::ControlBlock& control, int rank) {
     attachment.rank = rank;
     attachment.world_size = control.world_size();
     attachment.control = control;
@@ -29,26 +29,20 @@ struct Rank {
   }
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
-  void enter(std::uint64_t command) const { attachment.mark(command, Phase::function); }
+  void enter(std::uint64_t command) const { attachment.mark(command, protocol::Phase::function); }
   /// The message of the error that check_peers() throws, or "" if it throws none.
-  std::string found(CollectivePlan::Clock::time_point now = kNow) {
-    try {
-      plan.check_peers(now);
-      return "";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::usage);
-      return error.what();
-    }
+  std::string found(worker::devices::cuda::CollectivePlan::Clock::time_point now = kNow) {
+    return test::error_text([&] { plan.check_peers(now); }, ErrorKind::usage);
   }
 
-  Attachment attachment;
-  CollectivePlan plan{attachment};
+  worker::process::Attachment attachment;
+  worker::devices::cuda::CollectivePlan plan{attachment};
 };
 
 class CollectivePlans : public testing::Test {
  protected:
-  CollectivePlans() : segment_(Segment::create(Segment::kSmallestReservation)) {
-    const ControlBlock control(segment_.base(), 2);
+  CollectivePlans() : segment_(os::Segment::create(os::Segment::kSmallestReservation)) {
+    const protocol::ControlBlock control(segment_.base(), 2);
     for (int rank = 0; rank < 2; ++rank) ranks_.emplace_back(control, rank);
   }
   Rank& a() { return ranks_[0]; }
@@ -60,7 +54,7 @@ class CollectivePlans : public testing::Test {
            "other lengths (in this call, rank 0 has called " +
            std::to_string(of_a) + " so far, and rank 1 has called " + std::to_string(of_b) + ")";
   }
-  Segment segment_;
+  os::Segment segment_;
   std::deque<Rank> ranks_;
 };
 
@@ -137,8 +131,8 @@ TEST_F(CollectivePlans, GiveARankThatSetsUpAloneSomeTime) {
   a().plan.publish_waiting(Wait::midway);
   b().plan.publish_setting_up();
   EXPECT_EQ(a().found(kNow), "");
-  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace / 2), "");
-  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace), disagreement(1, 0));
+  EXPECT_EQ(a().found(kNow + worker::devices::cuda::CollectivePlan::kSetUpGrace / 2), "");
+  EXPECT_EQ(a().found(kNow + worker::devices::cuda::CollectivePlan::kSetUpGrace), disagreement(1, 0));
 }
 
 TEST_F(CollectivePlans, GiveARankOfAnotherNodeMoreTime) {
@@ -147,8 +141,8 @@ TEST_F(CollectivePlans, GiveARankOfAnotherNodeMoreTime) {
   a().plan.publish_waiting(Wait::midway);
   b().plan.publish_setting_up();
   EXPECT_EQ(a().found(kNow), "");
-  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace), "");
-  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGraceOfNodes), disagreement(1, 0));
+  EXPECT_EQ(a().found(kNow + worker::devices::cuda::CollectivePlan::kSetUpGrace), "");
+  EXPECT_EQ(a().found(kNow + worker::devices::cuda::CollectivePlan::kSetUpGraceOfNodes), disagreement(1, 0));
 }
 
 }  // namespace

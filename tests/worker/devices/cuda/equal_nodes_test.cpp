@@ -9,8 +9,8 @@
 namespace syncrun::detail {
 namespace {
 
-std::optional<EqualNodes> division_of(const std::vector<std::int64_t>& nodes, int rank = 0) {
-  return equal_nodes(nodes, rank);
+std::optional<worker::devices::cuda::EqualNodes> division_of(const std::vector<std::int64_t>& nodes, int rank = 0) {
+  return worker::devices::cuda::equal_nodes(nodes, rank);
 }
 
 TEST(EqualNodes, HaveThePlaceOfEachRank) {
@@ -38,7 +38,8 @@ TEST(EqualNodes, OthersHaveNoDivision) {
 
 TEST(NodeDivision, EveryElementBelongsToOneRank) {
   for (const std::size_t elements : {3U, 12U, 13U, 1000U, 1001U, 1002U}) {
-    const NodeDivision division = NodeDivision::of(elements, sizeof(float), 3);
+    const worker::devices::cuda::NodeDivision division =
+        worker::devices::cuda::NodeDivision::of(elements, sizeof(float), 3);
     EXPECT_EQ(division.part * sizeof(float) % 16, 0u);
     EXPECT_LT(division.remainder, 3u * 4 + 3) << "less than a unit for each rank, and what cannot be divided";
     std::size_t next = 0;
@@ -52,11 +53,11 @@ TEST(NodeDivision, EveryElementBelongsToOneRank) {
 }
 
 TEST(NodeDivision, APartIsAMultipleOfSixteenBytes) {
-  EXPECT_EQ(NodeDivision::of(1000, 1, 3).part, 320u);
-  EXPECT_EQ(NodeDivision::of(1000, 2, 3).part, 328u);
-  EXPECT_EQ(NodeDivision::of(1000, 8, 3).part, 332u);
-  EXPECT_EQ(NodeDivision::of(7, 4, 2).part, 0u);
-  EXPECT_EQ(NodeDivision::of(7, 4, 2).remainder, 7u);
+  EXPECT_EQ(worker::devices::cuda::NodeDivision::of(1000, 1, 3).part, 320u);
+  EXPECT_EQ(worker::devices::cuda::NodeDivision::of(1000, 2, 3).part, 328u);
+  EXPECT_EQ(worker::devices::cuda::NodeDivision::of(1000, 8, 3).part, 332u);
+  EXPECT_EQ(worker::devices::cuda::NodeDivision::of(7, 4, 2).part, 0u);
+  EXPECT_EQ(worker::devices::cuda::NodeDivision::of(7, 4, 2).remainder, 7u);
 }
 
 }  // namespace

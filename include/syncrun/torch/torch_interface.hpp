@@ -1,0 +1,203 @@
+#pragma once
+
+// The interface of the part for LibTorch: what the templates in this folder call in libsyncrun_torch.so. Users never name
+// anything in this header.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/export.hpp"
+#include "syncrun/output.hpp"
+#include "syncrun/torch/backward.hpp"
+#include "syncrun/worker.hpp"
+
+namespace syncrun::libtorch {
+
+enum class BufferSync : std::uint8_t;
+enum class FileFormat : std::uint8_t;
+
+namespace detail {
+
+/// A parameter of a module: a part of the flat vector of parameters.
+struct BoundParameter {
+  std::string name;
+  ::torch::Tensor tensor;
+  std::int64_t offset;
+  std::vector<std::int64_t> strides;  // of the tensor in the variable: a tensor that is channels last stays so
+};
+
+class GradientHooks;
+class CudaScope;
+
+/// Told during a backward pass that the elements [first, size) of the gradient are final. Empty: nobody is told.
+using GradientReport = std::function<void(std::int64_t first)>;
+
+/// What a backward pass does beside computing the gradient.
+struct BackwardCall {
+  /// The rows of this rank. Without rows, the loss may be any number.
+  std::int64_t rows = 1;
+  FiniteCheck check = FiniteCheck::loss;
+  GradientReport report{};
+};
+
+/// The collectives of the step that a worker runs. Graphs refer to it, and may live longer than the step. `comm` is null
+/// then.
+struct StepComm {
+  Comm* comm;
+  std::int64_t rows;
+};
+
+/// What modules can ask for in a step.
+struct StepScope {
+  int world_size;
+  ::torch::Device device;          // of the worker
+  std::shared_ptr<StepComm> comm;  // null if the body has no Comm&
+  const StepScope* outer;
+};
+
+/// Where LibTorch takes the device memory of a body from. `of_graphs`: from a pool that all bodies of the worker share that
+/// can be captured. A graph writes to this memory in each replay, so no tensor there may outlive its body.
+enum class BodyMemory : std::uint8_t { lasting, of_graphs };
+
+/// What a Guard does. `comm` may be null.
+class SYNCRUN_EXPORT PreparedWorker {
+ public:
+  PreparedWorker(CpuWorker& worker, Comm* comm, BodyMemory memory);
+  PreparedWorker(CudaWorker& worker, Comm* comm, BodyMemory memory);
+  ~PreparedWorker();
+  PreparedWorker(const PreparedWorker&) = delete;
+  PreparedWorker& operator=(const PreparedWorker&) = delete;
+
+ private:
+  std::unique_ptr<CudaScope> cuda_;  // null on a CPU device
+  int threads_before_;
+  StepScope scope_;
+};
+
+/// The device of the innermost Guard of this thread. Without one, that of the process: the GPU of a worker that has made a
+/// Guard for it, otherwise the CPU.
+SYNCRUN_EXPORT ::torch::Device device_here() noexcept;
+
+/// A module on a worker, whose parameters and gradients are parts of flat vectors of Syncrun. "The parameters" are those
+/// that require a gradient. All others are frozen, and are treated like buffers.
+class SYNCRUN_EXPORT BoundModule {
+ public:
+  /// Moves the module to the device of the innermost Guard. Throws Error (usage) if a parameter is not float32, or if two
+  /// parameters share memory without being one tensor.
+  explicit BoundModule(std::shared_ptr<::torch::nn::Module> module);
+
+  /// The number of elements of all parameters.
+  std::int64_t elements() const noexcept { return elements_; }
+  /// A line of text for each parameter and each buffer: its name, type and shape. Ranks compare it.
+  std::string layout() const;
+  const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
+  /// Whether the module has buffers or frozen parameters.
+  bool has_buffers() const;
+
+  /// Copies the present values of the parameters into `params`, and makes the parameters parts of `params`.
+  void store(std::span<float> params);
+  /// Makes the parameters parts of `params`. The next backward() writes the gradient to `gradient`. On a CPU device, and
+  /// if `call` has a report, the gradients of the parameters are parts of it, and are zero now. Otherwise they are
+  /// undefined, so LibTorch need not add to them, and backward() collects them by one operation. Throws Error (usage) if
+  /// the module has other parameters than at its construction.
+  void bind(std::span<float> params, std::span<float> gradient, const BackwardCall& call = {});
+  /// Makes the parameters parts of `params`, for a call that does not change them.
+  void bind_to_read(std::span<const float> params);
+
+  /// Runs the backward pass and returns the loss, or 0 without rows. Throws Error (usage) if the loss is not one number,
+  /// if it does not depend on a parameter, if it is not finite, or if the backward pass replaced a gradient instead of
+  /// adding to it. Throws also what the options of the call say. On a CUDA device, the loss stays in device memory, and
+  /// only FiniteCheck::gradients looks at it.
+  Avg<double> backward(const ::torch::Tensor& loss, const BackwardCall& call = {});
+  /// The value of a loss that is evaluated only. Throws Error (usage) if it is not one number.
+  Avg<double> result_of(const ::torch::Tensor& loss);
+
+  /// Makes the buffers and frozen parameters equal on all ranks. All ranks call it.
+  void sync_buffers(Comm& comm, BufferSync how);
+  /// Warns once if a training step changed buffers and sync_buffers was not called since.
+  void warn_of_buffers(AnyWorker& worker);
+
+  /// Writes the module into a file, and reads it from a file.
+  void save(const std::filesystem::path& file, FileFormat format);
+  void load(const std::filesystem::path& file, FileFormat format);
+
+ private:
+  void check_unchanged() const;
+  void check_size(std::size_t elements) const;
+  void bind_params(float* data);
+  void bind_gradient(std::span<float> gradient, bool is_in_place);
+  void collect_gradient();
+  void check_loss(const ::torch::Tensor& loss, FiniteCheck check) const;
+  std::uint32_t buffer_versions() const;
+
+  std::shared_ptr<::torch::nn::Module> module_;
+  ::torch::Device device_;
+  ::torch::Tensor result_;  // on a CUDA device: the loss of the last step or evaluation
+  std::vector<BoundParameter> parameters_;
+  std::int64_t elements_ = 0;
+  std::span<float> gradient_;
+  std::shared_ptr<GradientHooks> watch_;  // null until a call needs one
+  std::int64_t steps_ = 0;
+  std::uint32_t synced_versions_ = 0;
+  bool has_warned_ = false;
+};
+
+/// The module is in evaluation mode during the lifetime of this object. Afterwards, every submodule is in its former
+/// mode. No gradients are recorded.
+class SYNCRUN_EXPORT EvaluationScope {
+ public:
+  explicit EvaluationScope(::torch::nn::Module& module);
+  ~EvaluationScope();
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<::torch::nn::Module>, bool>> modes_;
+  ::torch::NoGradGuard no_gradients_;
+};
+
+/// Seeds LibTorch's generator on this worker: the same on every rank, to construct equal modules.
+SYNCRUN_EXPORT void seed_equally(std::uint64_t seed);
+/// Seeds LibTorch's generator on this worker: differently on every rank, for dropout.
+SYNCRUN_EXPORT void seed_by_rank(std::uint64_t seed, int rank);
+
+/// Throws Error (usage) unless the program was compiled with a version of LibTorch that fits the one that the library
+/// was built with: the same major version, and not an older minor version. Throws it also if the process has loaded two
+/// copies of LibTorch.
+SYNCRUN_EXPORT void check_versions(int major, int minor);
+
+/// Throws an Error with the message of LibTorch's `error`, and the line of the program that caused it.
+[[noreturn]] SYNCRUN_EXPORT void rethrow_plainly(const c10::Error& error);
+
+/// Throws Error (usage) if the layouts of the modules differ between ranks, or if they have no parameters. `layouts` has
+/// the text of each rank, each with a zero byte at its end. The message names the first difference.
+SYNCRUN_EXPORT void check_layouts(std::span<const std::uint8_t> layouts);
+
+/// The shape of a tensor in a file, and the position of its elements in bytes.
+struct TensorPlace {
+  std::vector<std::int64_t> shape;
+  std::int64_t offset;
+};
+
+/// Throws Error (usage) if the file has no such tensor, or if it has another type or number of dimensions.
+SYNCRUN_EXPORT TensorPlace place_in_file(const std::filesystem::path& file, std::string_view tensor,
+                                         ::torch::ScalarType type, std::size_t dimensions);
+
+/// Averages the gradients of a module over the ranks. See average().
+SYNCRUN_EXPORT void average_gradients(Comm& comm, ::torch::nn::Module& module);
+
+/// The format of a file: `format`, or the one that the name of the file implies.
+SYNCRUN_EXPORT FileFormat format_of(const std::filesystem::path& file, FileFormat format);
+
+}  // namespace detail
+}  // namespace syncrun::libtorch

@@ -1,0 +1,50 @@
+#pragma once
+
+// The options of a training step.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace syncrun {
+
+/// Which part of a rule's state each rank holds, and which part of the update it does.
+enum class StepForm : std::uint8_t {
+  replicated,  ///< All: all_reduce of the gradient, then the update.
+  sharded      ///< Its share: reduce_scatter of the gradient, update of the share, all_gather of parameters.
+};
+
+/// A part of the parameters of a train step: the elements [begin, end). For elements that are in no group, both factors
+/// are 1.
+struct ParameterGroup {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  /// The factor of the rule's learning_rate. 0: the elements are frozen. Neither they nor their state change, and they do
+  /// not count in the norm of the gradient.
+  double learning_rate = 1;
+  /// The factor of the rule's weight_decay and decoupled_weight_decay.
+  double weight_decay = 1;
+};
+
+/// Options of a training step.
+struct TrainStepOptions {
+  StepForm form = StepForm::replicated;  ///< How the state of the rule is divided among the ranks.
+  /// The name of the step in error messages. Empty: the name of the body.
+  std::string_view name{};
+  /// The size of a bucket in bytes. A bucket is a part of the gradient. If the body takes a GradientReady&, the ranks
+  /// average finished buckets while the body computes the rest of the gradient. 0: the ranks average the whole gradient
+  /// after the body has returned. Between GPUs with NVLink, the copy engines of the GPUs move buckets that are larger
+  /// than 1 MiB and at most 16 MiB. For these buckets, the multiprocessors only add the values. So more multiprocessors
+  /// are free for the body. Kernels move all other buckets. Kernels also move the last bucket, whatever its size.
+  std::size_t bucket_bytes = std::size_t{16} << 20U;
+  /// Parts of the parameters with other learning rates or weight decays, in ascending order and without overlaps.
+  std::vector<ParameterGroup> groups{};
+  /// The largest norm of the whole gradient, over all parameters that are not frozen. A larger gradient is scaled down to
+  /// it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the
+  /// parameters are as before, and the step throws Error (function). On a CUDA device, it does not throw, because the host
+  /// does not wait for the norm: look at TrainStep::gradient_norm(). 0: no clipping.
+  double clip_norm = 0;
+};
+
+}  // namespace syncrun

@@ -1,0 +1,170 @@
+// syncrun [options] program [arguments]: reads the command line and runs a supervisor.
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "common/os/environment.hpp"
+#include "common/os/file_descriptor.hpp"
+#include "common/text/errors.hpp"
+#include "common/text/log.hpp"
+#include "common/text/numbers.hpp"
+#include "master/command_line/dry_run.hpp"
+#include "master/command_line/help.hpp"
+#include "master/command_line/job_files.hpp"
+#include "master/command_line/job_nodes.hpp"
+#include "master/command_line/options.hpp"
+#include "master/command_line/preparation.hpp"
+#include "master/command_line/subcommands.hpp"
+#include "master/command_line/supervisor.hpp"
+#include "master/devices/host_part.hpp"
+#include "master/nodes/engine.hpp"
+#include "master/wrappers/wrappers.hpp"
+#include "syncrun/version.hpp"
+
+namespace syncrun::detail::master::command_line {
+namespace {
+
+std::chrono::milliseconds node_timeout(const CommandOptions& options) {
+  constexpr double kUsualTimeout = 3;
+  const double seconds = text::parse_number(options.value_of(environment::kNodeTimeout)).value_or(kUsualTimeout);
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+/// How long `syncrun` stays after a failure, although its part of the job is over. An engine may end the whole job as soon
+/// as one task has failed, and the other nodes could not say why it has.
+std::chrono::milliseconds last_stay(const Conclusion& conclusion, int task, const CommandOptions& options) {
+  constexpr std::chrono::milliseconds kTimeToSpeak{300};
+  constexpr std::chrono::seconds kTimeToNotice{1};
+  if (conclusion.exit_code == 0) return {};
+  // Nobody tells the other nodes if this process was killed. They notice it by the silence.
+  const bool is_silent = conclusion.exit_code > kSignalExit && (task != 0 || !conclusion.was_asked);
+  return is_silent ? node_timeout(options) + kTimeToNotice : kTimeToSpeak;
+}
+
+/// Stays until the time is over, or until the engine ends this process.
+void stay(std::chrono::milliseconds time) {
+  if (time.count() == 0) return;
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&signals, signal);
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+  const timespec limit{static_cast<time_t>(seconds.count()), std::chrono::nanoseconds(time - seconds).count()};
+  static_cast<void>(::sigtimedwait(&signals, nullptr, &limit));
+}
+
+/// The reason of the job's failure stays the last line, and decides the exit code.
+void write_error_file(ErrorFile& file, const Conclusion& conclusion) {
+  try {
+    file.conclude(conclusion);
+  } catch (const Error& error) {
+    std::fputs(text::own_line(LogLevel::warning, error.what()).c_str(), stderr);
+  }
+}
+
+int run_program(const CommandOptions& options, const std::string& program, const std::optional<nodes::Engine>& job,
+                ErrorFile& error_file) {
+  if (const std::string folder = options.value_of(environment::kLogDir); !folder.empty()) make_log_dir(folder);
+  const PidFile pid_file(options.pid_file, job ? job->task : 0);
+  const auto level = text::parse_log_level(options.value_of(environment::kLogLevel)).value_or(LogLevel::warning);
+  // On several nodes, each node needs the wrappers of its own ranks only. It checks them when it knows its ranks.
+  if (!job) wrappers::Wrappers::read(options.value_of(environment::kWrap), "").check_programs();
+  EnvironmentChanges changes = environment_for(options);
+  add_job(changes, job, ::getenv);
+  Supervisor supervisor({.program = program,
+                         .command = options.command,
+                         .environment = changes,
+                         .grace = options.grace,
+                         .max_restarts = options.max_restarts,
+                         .restarts_before = options.restart,
+                         .node = job ? job->task : 0,
+                         .longest_stop = job ? node_timeout(options) : std::chrono::milliseconds(0)},
+                        text::make_logger("syncrun", level));
+  const Conclusion conclusion = supervisor.run();
+  write_error_file(error_file, conclusion);
+  if (!conclusion.message.empty()) std::fputs(text::own_line(LogLevel::error, conclusion.message).c_str(), stderr);
+  if (job) stay(last_stay(conclusion, job->task, options));
+  return conclusion.exit_code;
+}
+
+int exit_code_of(const Error& error) {
+  if (error.kind() == ErrorKind::usage) return kUsageExit;
+  // The kernel refused a program that passed our checks: its interpreter is missing, its format is unknown, there are
+  // too many processes, ...
+  return kNotExecutableExit;
+}
+
+/// Finds the program and runs it, or says what would be started.
+int start(const CommandOptions& options) {
+  if (const std::string folder = options.value_of(environment::kLogDir); !folder.empty()) check_log_dir(folder);
+  const bool is_dry = options.action == CommandOptions::Action::dry_run;
+  const auto job = find_job(options, ::getenv);
+  ErrorFile error_file(is_dry ? "" : options.error_file, job ? job->task : 0);
+  const auto report = [&](int code, const std::exception& error) {
+    write_error_file(error_file, {.exit_code = code, .message = error.what()});
+  };
+  try {
+    const auto program = find_program(options.command.front());
+    if (!is_dry) return run_program(options, program, job, error_file);
+    if (!job) return say(describe_start(options, program));
+    return job->task != 0 ? 0 : say(describe_job(*job) + describe_start(options, program));
+  } catch (const CommandFailure& failure) {
+    report(failure.exit_code, failure);
+    throw;
+  } catch (const Error& error) {
+    report(exit_code_of(error), error);
+    throw;
+  }
+}
+
+int command(int argc, char** argv) {
+  using Action = CommandOptions::Action;
+  if (const Subcommand* other = find_subcommand(argc, argv)) return other->run({argv + 2, argv + argc});
+  const auto options = parse_command_line(argc, argv);
+  if (options.action == Action::help) return say(help_text());
+  if (options.action == Action::version) return say(std::string("syncrun ") + version() + "\n");
+  if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0)
+    text::throw_usage("--cwd: expected a folder to run in, but " + options.folder + ": " + std::strerror(errno));
+  return start(options);
+}
+
+/// "node 2 (c): " in a job of several nodes. Else empty.
+std::string name_of_node() noexcept {
+  try {
+    const nodes::Engine engine = nodes::find_engine(::getenv);
+    return engine.has_others() ? "node " + std::to_string(engine.task) + " (" + devices::own_host_name() + "): " : "";
+  } catch (const std::exception&) {
+    return {};  // the variables of the engine are not as they should be
+  }
+}
+
+int fail(int code, const std::exception& error) {
+  std::fputs(text::own_line(LogLevel::error, name_of_node() + error.what()).c_str(), stderr);
+  return code;
+}
+
+}  // namespace
+}  // namespace syncrun::detail::master::command_line
+
+int main(int argc, char** argv) {
+  using namespace syncrun::detail;
+  using namespace master::command_line;
+  os::open_missing_standard_streams();
+  try {
+    return command(argc, argv);
+  } catch (const CommandFailure& failure) {
+    return fail(failure.exit_code, failure);
+  } catch (const syncrun::Error& error) {
+    return fail(exit_code_of(error), error);
+  } catch (const std::exception& error) {
+    return fail(1, error);
+  }
+}

@@ -1,0 +1,61 @@
+#pragma once
+
+// The command line of `syncrun`: makes checked values from argv.
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace syncrun::detail::master::command_line {
+
+struct CommandOptions {
+  enum class Action { run, dry_run, version, help };
+  Action action = Action::run;
+  std::vector<std::string> command;  ///< The program as written, and its arguments. Empty for version and help.
+
+  /// The options that the program gets: each with the name of its variable and its checked value. Paths are absolute,
+  /// because the program may change its current folder.
+  std::vector<std::pair<std::string, std::string>> variables;
+  /// The value of the option with this variable. Empty if it was not given.
+  std::string value_of(const char* variable) const;
+
+  /// The options that hold, with their values as written. Each comes from one place.
+  struct Given {
+    std::string name;    ///< Without "--".
+    std::string value;   ///< Empty if the option has no value.
+    std::string source;  ///< "command line", or the place in the configuration file.
+  };
+  std::vector<Given> given;
+  bool is_given(std::string_view name) const;
+
+  // For `syncrun` alone.
+  std::string error_file;  ///< Empty: none.
+  std::string pid_file;    ///< Empty: none.
+  std::string folder;      ///< Where the program runs. Empty: the present folder.
+  std::chrono::milliseconds grace{5000};
+  int max_restarts = 0;
+  int restart = 0;  ///< How often a script has run the program before.
+  int nodes = 0;    ///< 0: not given.
+};
+
+/// Reads the options and the configuration file, and does not ask for a program. `syncrun config` shows the result. Throws
+/// the same errors. --env and --env-file take effect at once: they set variables of this process.
+CommandOptions parse_options(int argc, char** argv);
+
+/// Reads options up to the first word that is not one. The rest belongs to the program. Throws Error (usage) with what
+/// was expected and what was got.
+CommandOptions parse_command_line(int argc, char** argv);
+
+/// The changes that `syncrun` makes in the environment of the program.
+struct EnvironmentChanges {
+  std::vector<std::pair<std::string, std::string>> set;
+  std::vector<std::string> unset;
+};
+
+/// Sets one variable for each option that was given. If only one of --devices and -n was given, the variable of the
+/// other is unset. If any of the two was given, SYNCRUN_CONTEXTS is unset.
+EnvironmentChanges environment_for(const CommandOptions& options);
+
+}  // namespace syncrun::detail::master::command_line

@@ -1,0 +1,119 @@
+#pragma once
+
+// The transport between nodes over MPI. A node is a rank of MPI_COMM_WORLD.
+
+#include <mpi.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "common/os/mutex.hpp"
+#include "master/nodes/mpi/incoming_bulk.hpp"
+#include "master/nodes/mpi/mpi_tags.hpp"
+#include "master/nodes/mpi/outgoing_bulk.hpp"
+#include "master/nodes/transport.hpp"
+
+namespace syncrun::detail::master::nodes::mpi {
+
+/// No function but open() and close() waits inside MPI: every message is sent and received by a request of its own.
+/// MPI runs with MPI_THREAD_SERIALIZED, and a mutex serializes all calls.
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport() = default;
+  /// Never ends MPI. If close() has not done so, the process has to end with _exit().
+  ~MpiTransport() override;
+
+  void open() override;
+  std::optional<Attendance> attendance(int node, int nodes) override;
+  int node() const noexcept override { return node_; }
+  int nodes() const noexcept override { return node_count_; }
+  std::string description() const override;
+  void send(int node, std::vector<std::byte> message) override;
+  std::size_t prompt_bytes() const noexcept override { return kPromptBytes; }
+  std::optional<Arrival> receive() override;
+  Ticket send_bulk(int node, std::span<const std::byte> from) override;
+  Ticket receive_bulk(int node, std::span<std::byte> to) override;
+  bool is_over(Ticket ticket) override;
+  std::uint64_t pieces_from(int node) noexcept override;
+  std::uint64_t pieces_to(int node) noexcept override;
+  void abandon(int node) noexcept override;
+  bool close(os::Milliseconds grace) noexcept override;
+
+ private:
+  struct Letter {  // a message on its way, or a part of a large one
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::vector<std::byte> message;
+    bool is_last = true;  // no part of the same message follows
+    bool is_large() const noexcept { return message.size() >= kPieceBytes; }
+    bool is_small() const noexcept { return message.size() <= kSmallBytes; }
+  };
+  struct Peer {
+    Peer(MPI_Comm comm, int node) : bulk_out(comm, node), bulk_in(node) {}
+    std::deque<Letter> waiting;  // messages and parts that MPI does not have yet, the oldest first
+    std::deque<Letter> leaving;  // the oldest first
+    std::size_t large_leaving = 0;
+    std::deque<Letter> arriving;  // the oldest first; only the oldest may be delivered
+    OutgoingBulk bulk_out;
+    IncomingBulk bulk_in;
+    std::vector<std::byte> parts;   // of the message that is arriving; all but the last one
+    std::uint64_t pieces = 0;       // messages and parts that have arrived
+    std::uint64_t pieces_left = 0;  // messages that are not small, and parts
+    std::uint64_t sent = 0;         // messages and parts, without bulk
+    std::uint64_t matched = 0;      // messages of MPI
+    std::deque<Letter> dropped;     // no longer needed, but MPI may still use their memory
+    bool is_listed_as_leaving = false;
+    bool is_abandoned = false;
+  };
+
+  Peer& peer(int node) noexcept SYNCRUN_REQUIRES(mutex_) { return peers_[static_cast<std::size_t>(node)]; }
+  enum class Direction { out, in };
+  /// What is behind a ticket: the node, the direction, and the number of the transfer. 0 is no ticket.
+  static Ticket make_ticket(int node, Direction direction, std::uint64_t number) noexcept;
+
+  enum class Match { nothing, message, bulk };
+  struct Found {
+    Match match = Match::nothing;
+    int node = -1;
+    Letter letter = {};  // a message, which may still be arriving
+  };
+  /// Takes the next message that MPI has. Gives bulk to its queue.
+  Found match() SYNCRUN_REQUIRES(mutex_);
+  std::optional<Arrival> take_late_arrival() SYNCRUN_REQUIRES(mutex_);
+  std::optional<Arrival> take_new_arrival() SYNCRUN_REQUIRES(mutex_);
+  void keep_for_later(int node, Letter letter) SYNCRUN_REQUIRES(mutex_);
+  void send_waiting(int node) SYNCRUN_REQUIRES(mutex_);
+  void send_bulk_of_all() SYNCRUN_REQUIRES(mutex_);
+  static std::optional<std::vector<std::byte>> whole_message(Peer& from, Letter letter);
+  void free_left(int node) SYNCRUN_REQUIRES(mutex_);
+  void free_left_of_one_node() SYNCRUN_REQUIRES(mutex_);
+
+  /// Forgets a message that MPI is receiving. Keeps its memory until MPI has received it.
+  static void drop(Peer& from, Letter letter);
+  bool have_all_left() SYNCRUN_REQUIRES(mutex_);
+  bool drop_arrivals() SYNCRUN_REQUIRES(mutex_);
+  bool wait_until(os::Clock::time_point end, auto&& condition) SYNCRUN_REQUIRES(mutex_);
+  bool exchange_farewells(os::Clock::time_point end) SYNCRUN_REQUIRES(mutex_);
+  bool has_received_all(const std::vector<std::uint64_t>& sent_to_here) SYNCRUN_REQUIRES(mutex_);
+
+  std::atomic<pthread_t> opener_{};  // the thread that has called open()
+  // Set by open(), before other threads use this object.
+  int node_ = 0;
+  int node_count_ = 0;
+  os::Mutex mutex_;  // also during each call of MPI
+  MPI_Comm comm_ SYNCRUN_GUARDED_BY(mutex_) = MPI_COMM_NULL;
+  // MPI may use the memory of messages under way until the process ends. So if MPI was not ended, it is never freed.
+  std::unique_ptr<std::deque<Peer>> owned_peers_ SYNCRUN_GUARDED_BY(mutex_) = std::make_unique<std::deque<Peer>>();
+  std::deque<Peer>& peers_ SYNCRUN_GUARDED_BY(mutex_) = *owned_peers_;  // by node
+  std::vector<int> leaving_to_ SYNCRUN_GUARDED_BY(mutex_);              // the nodes to which messages are under way
+  std::vector<int> bulk_to_ SYNCRUN_GUARDED_BY(mutex_);                 // the nodes to which bulk is under way
+  // the nodes from which messages are under way that MPI has matched
+  std::vector<int> arriving_from_ SYNCRUN_GUARDED_BY(mutex_);
+  std::size_t next_leaving_ SYNCRUN_GUARDED_BY(mutex_) = 0;  // where free_left_of_one_node() goes on
+  bool has_abandoned_ SYNCRUN_GUARDED_BY(mutex_) = false;
+  bool has_closed_ SYNCRUN_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace syncrun::detail::master::nodes::mpi

@@ -1,0 +1,58 @@
+#pragma once
+
+// Which rows of the master's arrays another node has. So a row travels to a node once, and again only after the program
+// has changed it.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/os/heap_log.hpp"
+#include "common/os/segment.hpp"
+#include "common/protocol/command.hpp"
+#include "common/protocol/node_place.hpp"
+
+namespace syncrun::detail::master::nodes {
+
+/// Bytes [begin, end) of the segment.
+struct SegmentRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t count() const noexcept { return end - begin; }
+  friend bool operator==(const SegmentRange&, const SegmentRange&) = default;
+};
+
+/// The master has one for each other node. One thread uses it.
+class RowMirror {
+ public:
+  /// Takes in a change of the master's heap.
+  void note(const os::HeapChange& change);
+  /// The bytes that a command reads on this node and that are not there yet, in order and without overlaps. They count as
+  /// being there from now on. Calls read rows, and transfers the values of variables. If a call with an index list reads an
+  /// array of which a quarter is there, all of the array is returned: random batches would need it soon, one row at a time.
+  std::vector<SegmentRange> take_missing(const os::Segment& segment, const protocol::Command& command,
+                                         const protocol::NodePlace& node);
+
+ private:
+  void add_rows_of_call(const os::Segment& segment, const protocol::Command& command, const protocol::NodePlace& node,
+                        std::vector<SegmentRange>& missing);
+  void add_values_of_transfer(const os::Segment& segment, const protocol::Command& command,
+                              const protocol::NodePlace& node, std::vector<SegmentRange>& missing);
+
+  /// The parts of an array that are on the node.
+  struct Array {
+    std::uint64_t end = 0;
+    std::uint64_t bytes_there = 0;
+    std::map<std::uint64_t, std::uint64_t> there;  // begin and end of each part; parts do not touch
+  };
+  using Arrays = std::map<std::uint64_t, Array>;  // by where they begin
+  void note_there(SegmentRange range);
+  Arrays::iterator array_at(std::uint64_t offset);
+  static void add(Array& array, SegmentRange range, std::vector<SegmentRange>& missing);
+  static void remove(Array& array, SegmentRange range);
+
+  Arrays arrays_;
+};
+
+}  // namespace syncrun::detail::master::nodes

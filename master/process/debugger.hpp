@@ -1,0 +1,18 @@
+#pragma once
+
+// Finds out whether a process is being debugged. Deadlines do not run under a debugger.
+
+namespace syncrun::detail::master::process {
+
+class Nursery;
+
+/// Returns the pid of the process that traces this one, or 0.
+int tracer_of(int pid);
+
+/// True if a process that this one has started, or that those have started, is being traced.
+bool traces_descendants(int pid);
+
+/// True if this process or a child of the nursery is being traced.
+bool is_debugged(const Nursery& nursery);
+
+}  // namespace syncrun::detail::master::process

@@ -1,0 +1,267 @@
+#include "master/command_line/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/common/error_text.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+using Action = master::command_line::CommandOptions::Action;
+
+master::command_line::CommandOptions parse(std::vector<std::string> words) {
+  words.insert(words.begin(), "syncrun");
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  return master::command_line::parse_command_line(static_cast<int>(words.size()), argv.data());
+}
+
+std::string refusal(const std::vector<std::string>& words) {
+  return test::error_text([&] { parse(words); }, ErrorKind::usage);
+}
+
+TEST(CommandLine, KeepsTheProgramsOwnOptionsForTheProgram) {
+  const auto options = parse({"-n", "2", "prog", "-n", "9", "--help", "--", "x"});
+  EXPECT_EQ(options.action, Action::run);
+  EXPECT_EQ(options.value_of("SYNCRUN_NPROC_PER_NODE"), "2");
+  EXPECT_THAT(options.command, ElementsAre("prog", "-n", "9", "--help", "--", "x"));
+}
+
+TEST(CommandLine, EndsItsOptionsAtTwoDashes) {
+  EXPECT_THAT(parse({"-n2", "--", "-prog", "-x"}).command, ElementsAre("-prog", "-x"));
+}
+
+TEST(CommandLine, TakesEveryOption) {
+  const auto options = parse({"--nproc-per-node=3",
+                              "--timeout",
+                              "0.5",
+                              "--start-timeout=0",
+                              "--log-dir",
+                              "/tmp/./logs",
+                              "--log-level",
+                              "debug",
+                              "--grace",
+                              "1.25",
+                              "--max-restarts",
+                              "3",
+                              "--profile",
+                              "-",
+                              "--trace",
+                              "/tmp/./trace.json",
+                              "--metrics",
+                              "unix:/tmp/./socket",
+                              "--quiet",
+                              "--bind-to",
+                              "core",
+                              "--report-bindings",
+                              "--dry-run",
+                              "prog"});
+  EXPECT_EQ(options.action, Action::dry_run);
+  EXPECT_EQ(options.grace, milliseconds(1250));
+  EXPECT_EQ(options.max_restarts, 3);
+  EXPECT_THAT(master::command_line::environment_for(options).set,
+              ElementsAre(Pair("SYNCRUN_NPROC_PER_NODE", "3"), Pair("SYNCRUN_BIND_TO", "core"),
+                          Pair("SYNCRUN_REPORT_BINDINGS", "1"), Pair("SYNCRUN_TIMEOUT", "0.5"),
+                          Pair("SYNCRUN_START_TIMEOUT", "0"), Pair("SYNCRUN_LOG_DIR", "/tmp/logs"),
+                          Pair("SYNCRUN_LOG_LEVEL", "debug"), Pair("SYNCRUN_PROFILE", "-"),
+                          Pair("SYNCRUN_TRACE", "/tmp/trace.json"), Pair("SYNCRUN_METRICS", "unix:/tmp/socket"),
+                          Pair("SYNCRUN_QUIET", "1")));
+}
+
+TEST(CommandLine, WantsAPlaceForMetrics) {
+  const auto target = [](const std::string& text) {
+    return parse({"--metrics", text, "prog"}).value_of("SYNCRUN_METRICS");
+  };
+  EXPECT_EQ(target("9090"), "9090");
+  EXPECT_EQ(target("-"), "-");
+  EXPECT_EQ(target("/tmp/./9090"), "/tmp/9090");
+  for (const std::string text : {"", "0", "65536", "unix:"})
+    EXPECT_EQ(refusal({"--metrics", text, "prog"}),
+              "--metrics: expected a file, unix:PATH or a port from 1 to 65535, got '" + text + "'");
+}
+
+TEST(CommandLine, RefusesToBindToUnknownParts) {
+  EXPECT_EQ(refusal({"--bind-to", "slot", "prog"}),
+            "--bind-to: expected none, core, socket, numa or device, got 'slot'");
+  EXPECT_THAT(refusal({"-bind-to", "none", "prog"}), HasSubstr("write --bind-to with two dashes"));
+}
+
+TEST(CommandLine, TakesSeveralWrappersAndATerminalOnlyWithOne) {
+  const auto options = parse({"--wrap", "0:env", "--wrap", "2-3:nice", "prog"});
+  EXPECT_EQ(options.value_of("SYNCRUN_WRAP"), "0:env\n2-3:nice");
+  EXPECT_THAT(refusal({"--wrap", "0:env", "--wrap", "*:nice", "prog"}), HasSubstr("rank 0 has two"));
+  EXPECT_THAT(refusal({"--wrap-terminal", "screen", "prog"}), HasSubstr("expected tmux or xterm"));
+}
+
+TEST(CommandLine, WantsTwoFilesForTheErrorAndTheProcess) {
+  EXPECT_EQ(refusal({"--error-file", "/tmp/file", "--pid-file", "/tmp/./file", "prog"}),
+            "--error-file and --pid-file: expected two files, got /tmp/file for both");
+}
+
+TEST(CommandLine, SetsTheVariableOfTwoOptionsOnce) {
+  EXPECT_THAT(master::command_line::environment_for(parse({"--tag", "--no-tag", "prog"})).set,
+              ElementsAre(Pair("SYNCRUN_TAG", "off")));
+}
+
+TEST(CommandLine, WantsWholeNamesOfOptions) {
+  EXPECT_THAT(refusal({"--error", "x.log", "prog"}),
+              HasSubstr("expected an option of syncrun (see syncrun --help), got "))
+      << "for srun, it is the file of standard error";
+  EXPECT_THAT(refusal({"--time=3", "prog"}), HasSubstr("got '--time=3'"));
+}
+
+TEST(CommandLine, ReplacesNoProgramByAFile) {
+  for (const std::string option : {"--error-file", "--pid-file", "--profile", "--trace", "--metrics"}) {
+    EXPECT_EQ(refusal({option, "/bin/true", "prog"}), option +
+                                                          ": expected a file to write, got the program '/bin/true'; is "
+                                                          "the file's name missing?");
+  }
+}
+
+TEST(CommandLine, WantsANumberOfRestarts) {
+  EXPECT_EQ(parse({"prog"}).max_restarts, 0);
+  EXPECT_EQ(parse({"prog"}).restart, 0);
+  EXPECT_EQ(parse({"--restart", "2", "prog"}).restart, 2);
+  for (const std::string number : {"-1", "1.5", "many", "", "1000001", "99999999999"}) {
+    EXPECT_EQ(refusal({"--max-restarts", number, "prog"}),
+              "--max-restarts: expected a whole number from 0 to 1000000, got '" + number + "'");
+    EXPECT_EQ(refusal({"--restart", number, "prog"}),
+              "--restart: expected a whole number from 0 to 1000000, got '" + number + "'");
+  }
+}
+
+TEST(CommandLine, TakesTheFewestNodesOfATree) {
+  EXPECT_THAT(master::command_line::environment_for(parse({"--tree-from", "5", "prog"})).set,
+              ElementsAre(Pair("SYNCRUN_TREE_FROM", "5")));
+  for (const std::string number : {"1", "-2", "2.5", "many", ""}) {
+    EXPECT_EQ(refusal({"--tree-from", number, "prog"}),
+              "--tree-from: expected a whole number from 2 to 1000000, got '" + number + "'");
+  }
+}
+
+TEST(CommandLine, LeavesTheEnvironmentAloneWithoutOptions) {
+  const auto changes = master::command_line::environment_for(parse({"prog"}));
+  EXPECT_TRUE(changes.set.empty());
+  EXPECT_TRUE(changes.unset.empty());
+}
+
+TEST(CommandLine, WinsOverLeftOverVariables) {
+  EXPECT_THAT(master::command_line::environment_for(parse({"-n", "2", "prog"})).unset,
+              ElementsAre("SYNCRUN_DEVICES", "SYNCRUN_CONTEXTS"));
+  EXPECT_THAT(master::command_line::environment_for(parse({"--devices", "cpu0", "prog"})).unset,
+              ElementsAre("SYNCRUN_NPROC_PER_NODE", "SYNCRUN_CONTEXTS"));
+  EXPECT_THAT(master::command_line::environment_for(parse({"-n", "1", "--devices", "cpu0", "prog"})).unset,
+              ElementsAre("SYNCRUN_CONTEXTS"));
+}
+
+TEST(CommandLine, NeedsNoProgramForHelpAndVersion) {
+  EXPECT_EQ(parse({"--help"}).action, Action::help);
+  EXPECT_EQ(parse({"-h"}).action, Action::help);
+  EXPECT_EQ(parse({"--version"}).action, Action::version);
+}
+
+TEST(CommandLine, RefusesAMissingProgram) {
+  EXPECT_THAT(refusal({}), HasSubstr("expected a program"));
+  EXPECT_THAT(refusal({"-n", "2"}), HasSubstr("expected a program"));
+  EXPECT_THAT(refusal({"-n", "2", "--"}), HasSubstr("expected a program"));
+}
+
+TEST(CommandLine, RefusesUnknownOptionsAndMissingValues) {
+  EXPECT_THAT(refusal({"-q", "prog"}), HasSubstr("got '-q'"));
+  EXPECT_THAT(refusal({"-n", "2", "--frobnicate", "prog"}), HasSubstr("got '--frobnicate'"));
+  EXPECT_THAT(refusal({"--dry-run=yes", "prog"}), HasSubstr("got '--dry-run=yes'"));
+  EXPECT_THAT(refusal({"--devices"}), HasSubstr("expected a value"));
+  EXPECT_THAT(refusal({"--trace=", "prog"}), HasSubstr("--trace: expected a file"));
+  EXPECT_THAT(refusal({"--quiet=yes", "prog"}), HasSubstr("got '--quiet=yes'"));
+}
+
+TEST(CommandLine, SaysWhatToWriteForTheOptionsOfOtherTools) {
+  const std::string refused = "expected an option of syncrun (see syncrun --help), got ";
+  const std::string workers = "; write -n N for the number of workers on this machine";
+  EXPECT_EQ(refusal({"-np2", "prog"}), refused + "'-np'" + workers);
+  for (const std::string option : {"-H", "--hostfile", "--host", "-hostfile", "--num_nodes"})
+    EXPECT_THAT(refusal({option, "prog"}),
+                HasSubstr("'" + option + "'; on several machines, an engine starts syncrun"));
+  for (const std::string option : {"--cpu-bind=cores", "--map-by=slot"})
+    EXPECT_THAT(refusal({option, "prog"}), HasSubstr("'" + option + "'; leave it out: syncrun binds workers"));
+  for (const std::string option : {"--master_addr=a", "--rdzv-backend=c10d"})
+    EXPECT_THAT(refusal({option, "prog"}), HasSubstr("; leave it out: the workers of a job find each other"));
+}
+
+TEST(CommandLine, AcceptsTheSpellingsOfTorchrunMpirunAndSrun) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"-np", "2"},
+        {"--np=2"},
+        {"--nproc_per_node=2"},
+        {"--nproc_per_node", "2", "--standalone", "--nnodes=1", "--no_python"}}) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"prog", "-np", "--nproc_per_node"});
+    const auto options = parse(all);
+    EXPECT_EQ(options.value_of("SYNCRUN_NPROC_PER_NODE"), "2");
+    EXPECT_THAT(options.command, ElementsAre("prog", "-np", "--nproc_per_node"));
+  }
+  EXPECT_EQ(parse({"--nnodes", "3", "prog"}).nodes, 3);
+  EXPECT_EQ(parse({"--log_dir", "/a_b", "prog"}).value_of("SYNCRUN_LOG_DIR"), "/a_b");
+  EXPECT_EQ(parse({"-wdir", "/", "prog"}).folder, "/");
+  EXPECT_EQ(parse({"--no-tag", "--tag-output", "prog"}).value_of("SYNCRUN_TAG"), "on");
+  EXPECT_EQ(parse({"--timestamp-output", "prog"}).value_of("SYNCRUN_TIMESTAMPS"), "on");
+  parse({"-x", "SYNCRUN_TEST_X=7", "prog"});
+  EXPECT_STREQ(::getenv("SYNCRUN_TEST_X"), "7");
+  EXPECT_THAT(refusal({"--nnodes", "1:4", "prog"}), HasSubstr("--nodes: expected a whole number"));
+  EXPECT_THAT(refusal({"--redirects", "3", "prog"}), HasSubstr("write --redirect RANKS"));
+}
+
+TEST(CommandLine, RefusesBadListsOfRanksAndSizes) {
+  for (const std::string list : {"", "x", "3-1", "1,,2", "1-", "-1", "99999999999"}) {
+    EXPECT_THAT(
+        refusal({"--only-rank", list, "prog"}),
+        testing::AllOf(HasSubstr("--only-rank: expected ranks such as 0,2-5"), HasSubstr("got '" + list + "'")));
+  }
+  for (const std::string size : {"", "x", "0", "-1", "1T", "1M:", "1M:-1", "99999999999999999G"})
+    EXPECT_THAT(refusal({"--log-size", size, "prog"}), HasSubstr("--log-size: expected a size"));
+}
+
+TEST(CommandLine, NamesTheNearestOption) {
+  EXPECT_THAT(refusal({"--time-out", "3", "prog"}), HasSubstr("got '--time-out'; did you mean --timeout?"));
+  EXPECT_THAT(refusal({"--log_dri=x", "prog"}), HasSubstr("got '--log_dri=x'; did you mean --log-dir?"));
+  EXPECT_THAT(refusal({"--devcies", "cpu0", "prog"}), HasSubstr("did you mean --devices?"));
+  EXPECT_THAT(refusal({"--frobnicate", "prog"}), testing::EndsWith("got '--frobnicate'"));
+  EXPECT_THAT(refusal({"--n-best", "prog"}), testing::EndsWith("got '--n-best'"));
+}
+
+TEST(CommandLine, RefusesCountsAndDevicesThatDisagree) {
+  EXPECT_THAT(refusal({"-n", "3", "--devices", "cpu0,cpu1", "prog"}), HasSubstr("disagree"));
+  EXPECT_THAT(refusal({"-n", "gpu", "--devices", "cpu0", "prog"}), HasSubstr("disagree"));
+  EXPECT_EQ(refusal({"-n", "2", "--devices", "cpu0,cpu1", "prog"}), "");
+  EXPECT_EQ(refusal({"-n", "cpu", "--devices", "cpu4", "prog"}), "");
+  EXPECT_EQ(refusal({"-n", "auto", "--devices", "cpu4", "prog"}), "");
+}
+
+TEST(CommandLine, CountsADeviceWithTwoNamesOnce) {
+  EXPECT_THAT(refusal({"-n", "2", "--devices", "a=cpu0,b=cpu0", "prog"}), HasSubstr("got -n 2 and 1 CPU device (a="));
+  EXPECT_EQ(refusal({"-n", "1", "--devices", "a=cpu0,b=cpu0", "prog"}), "");
+}
+
+TEST(CommandLine, RefusesBadTimes) {
+  for (const std::string option : {"--timeout", "--start-timeout", "--grace"}) {
+    for (const std::string value : {"", "x", "-1", "1s", "nan", "inf", "1e300", "99999999999"}) {
+      EXPECT_THAT(refusal({option, value, "prog"}),
+                  testing::AllOf(HasSubstr(option + ": expected seconds"), HasSubstr("got '" + value + "'")));
+    }
+  }
+}
+
+TEST(CommandLine, RefusesUnknownLogLevels) {
+  EXPECT_THAT(refusal({"--log-level", "loud", "prog"}), HasSubstr("got 'loud'"));
+}
+
+}  // namespace
+}  // namespace syncrun::detail

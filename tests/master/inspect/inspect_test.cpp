@@ -1,0 +1,108 @@
+// syncrun top, stacks and attach, which look at real jobs.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "tests/support/command_run.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+/// A debugger takes some seconds to start if other tests use the cores.
+constexpr std::chrono::seconds kLongestLook{120};
+
+/// A job of three workers that has written `sign`, and the words that choose it.
+class Job {
+ public:
+  Job(const std::vector<std::string>& program, const std::string& sign) : run_(words(program)) {
+    EXPECT_TRUE(run_.prints(sign)) << run_.errors();
+  }
+  /// Runs a subcommand for this job to its end.
+  std::unique_ptr<CommandRun> look(std::vector<std::string> command) const {
+    command.insert(command.begin() + 1, {"--pid", std::to_string(run_.pid())});
+    return std::make_unique<CommandRun>(command);
+  }
+
+ private:
+  static std::vector<std::string> words(std::vector<std::string> program) {
+    program.insert(program.begin(), {"-n", "3", "--timeout", "0", DEBUGGED_PROGRAM});
+    return program;
+  }
+  CommandRun run_;
+};
+
+TEST(Top, ShowsWhatEachRankDoesAndHowMuch) {
+  const Job job({"loop"}, "1000 rows");
+  const auto top = job.look({"top", "--once"});
+  EXPECT_EQ(top->exit_code(), 0) << top->errors();
+  EXPECT_THAT(top->output(), HasSubstr("debugged_program loop (pid "));
+  EXPECT_THAT(top->output(), HasSubstr("phase"));
+  for (const char* rank : {"0", "1", "2"}) {
+    // Calls and rows per second are above 0.
+    EXPECT_THAT(
+        top->output(),
+        ContainsRegex(std::string("   ") + rank +
+                      " +[0-9]+  cpu[0-9]+ +[a-z]+ +[^ ]+ +[1-9][0-9.]*[kM]? +[1-9][0-9.]*[kM]? +[0-9.]+MB +-\n"));
+  }
+}
+
+TEST(Top, NamesTheCallInWhichARankHangsAndEndsWithTheJob) {
+  auto job = std::make_unique<Job>(std::vector<std::string>{"hang", "1"}, "hangs");
+  const auto top = job->look({"top", "--interval", "0.1"});
+  EXPECT_TRUE(eventually([&] { return top->output().find("function    hang ") != std::string::npos; }))
+      << top->output();
+  EXPECT_THAT(top->output(), HasSubstr("collective  hang "));
+  job.reset();
+  EXPECT_EQ(top->exit_code(), 0);
+  EXPECT_THAT(top->output(), HasSubstr("the job has ended\n"));
+}
+
+TEST(Stacks, AreThoseOfTheProgramAndOfAllWorkers) {
+  const Job job({"hang", "1"}, "hangs");
+  const auto stacks = job.look({"stacks"});
+  const int code = stacks->exit_code(kLongestLook);
+  if (stacks->output().find("no stack: ") != std::string::npos) {
+    EXPECT_EQ(code, 1);
+    GTEST_SKIP() << "stacks cannot be taken here: " << stacks->errors();
+  }
+  EXPECT_EQ(code, 0) << stacks->errors();
+  EXPECT_THAT(
+      stacks->output(),
+      AllOf(HasSubstr("debugged_program hang 1 (pid "), HasSubstr("hang_here (debugged_program)"),
+            HasSubstr(") is in phase function, call 'hang'"), HasSubstr(") is in phase collective, call 'hang'")));
+}
+
+TEST(Attach, StartsGdbWithTheWorkerOfTheRank) {
+  if (std::system("gdb -batch -ex run --args true 2>&1 | grep -q 'exited normally'") != 0)
+    GTEST_SKIP() << "gdb is not installed or may not trace processes";
+  const Job job({"hang", "1"}, "hangs");
+  const auto gdb = job.look({"attach", "1", "--", "-batch", "-ex", "bt"});
+  EXPECT_EQ(gdb->exit_code(kLongestLook), 0) << gdb->errors();
+  EXPECT_THAT(gdb->output(), HasSubstr("in hang_here ()"));
+  const auto unknown = job.look({"attach", "3"});
+  unknown->expect_end(2);
+  EXPECT_THAT(unknown->last_error_line(), HasSubstr("syncrun attach: expected a rank from 0 to 2, got '3'"));
+}
+
+TEST(Inspect, ListsTheJobsIfItIsNotClearWhichOneIsMeant) {
+  const Job one({"hang", "0"}, "hangs");
+  const Job two({"hang", "1"}, "hangs");
+  CommandRun top({"top", "--once"});
+  top.expect_end(2);
+  EXPECT_THAT(top.errors(), AllOf(HasSubstr("choose one of these with --pid:"), HasSubstr("debugged_program hang 0\n"),
+                                  HasSubstr("debugged_program hang 1\n")));
+  CommandRun other({"stacks", "--pid", "1"});
+  other.expect_end(2);
+  EXPECT_THAT(other.errors(), HasSubstr("--pid 1: expected the process of a syncrun or of its program"));
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,167 @@
+// The nodes of a job among each other, without processes: messages, signs of life, losses and the end.
+
+#include "master/nodes/node_group.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/master/nodes/groups.hpp"
+#include "tests/support/slowdown.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using namespace detail::master::nodes;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// A master and two agents. A sign of life comes each millisecond, and a node is lost after a tenth of a second (with
+/// a sanitizer, four tenths).
+class Group : public Groups {
+ protected:
+  static constexpr Limits kLimits{
+      .silence = kSlowdown * Milliseconds(100), .beat = Milliseconds(1), .masters_turn = kSlowdown * Milliseconds(100)};
+
+  Group() : Groups(3, kLimits) {
+    for (int node = 0; node < 3; ++node) join(node);
+  }
+  /// Lets messages arrive for a moment.
+  void pass() {
+    for (auto& group : groups) group.progress();
+    std::this_thread::sleep_for(Milliseconds(5));
+  }
+  ~Group() override {
+    for (auto& group : groups) group.listen(nullptr);
+  }
+
+  Notes notes;
+};
+
+TEST_F(Group, KeepsMessagesUntilSomebodyListens) {
+  groups[0].send(2, number(MessageKind::open, 7));
+  std::this_thread::sleep_for(Milliseconds(20));
+  groups[2].progress();
+  groups[2].listen(&notes);
+  ASSERT_TRUE(until([&] { return !notes.messages().empty(); }));
+  EXPECT_THAT(notes.messages(), ElementsAre(std::pair(0, 7)));
+}
+
+TEST_F(Group, IsQuietUntilAMessageComes) {
+  groups[0].listen(&notes);
+  const auto is_quiet = [this] { return groups[0].quiet() > Milliseconds(50); };
+  EXPECT_TRUE(until(is_quiet)) << "signs of life do not count";
+  groups[1].send(0, number(MessageKind::open, 1));
+  EXPECT_TRUE(until([this] { return !notes.messages().empty(); }));
+  EXPECT_LT(groups[0].quiet(), Milliseconds(1000));
+  EXPECT_TRUE(until(is_quiet));
+}
+
+TEST_F(Group, NapsLongerIfTheWorkersNeedAllCoresAndNobodyNeedsAMessage) {
+  NodeGroup& agent = groups[1];
+  ASSERT_TRUE(until([&] { return agent.quiet() > Milliseconds(20); }));
+  // Time passes between two calls, so the later one would return more if nothing else mattered.
+  const auto need = agent.nap();
+  const auto spare_core = agent.nap(NodeGroup::Need::none);
+  agent.note_full(true);
+  const auto none = agent.nap(NodeGroup::Need::none);
+  EXPECT_GE(none, Milliseconds(2)) << "an eighth of the time";
+  if (agent.quiet() > Milliseconds(60)) GTEST_SKIP() << "this machine has stopped the test meanwhile";
+  EXPECT_LT(need, Milliseconds(2));
+  EXPECT_LT(spare_core, Milliseconds(2)) << "there is a core for the agent";
+  EXPECT_LT(agent.nap(), Milliseconds(2)) << "full, but with a need";
+}
+
+TEST_F(Group, KeepsANodeWhoseSignsOfLifeWaitBehindSomethingLarge) {
+  groups[0].listen(&notes);
+  network.hold_back(1, 0);
+  auto before = std::chrono::steady_clock::now();
+  auto longest = before - before;
+  for (int piece = 0; piece < 16; ++piece) {
+    network.pass_piece(1, 0);
+    std::this_thread::sleep_for(kLimits.silence / 4);
+    const auto now = std::chrono::steady_clock::now();
+    longest = std::max(longest, now - std::exchange(before, now));
+  }
+  if (longest > kLimits.silence / 2) GTEST_SKIP() << "this machine has stopped the test meanwhile";
+  EXPECT_EQ(notes.loss_of(1), "");
+  ASSERT_TRUE(until([&] { return !notes.loss_of(1).empty(); })) << "no piece arrives any more";
+}
+
+TEST_F(Group, NoticesThatOnlyTheLinkToAnAgentIsBrokenForWhichItWaits) {
+  const auto wait = [this] { groups[1].note_wait_for(2); };
+  const auto has_broken_link = [&] {
+    wait();
+    return groups[1].broken_link().has_value();
+  };
+  for (const auto end = Clock::now() + 12 * kLimits.silence; Clock::now() < end; pass()) wait();
+  EXPECT_FALSE(groups[1].broken_link()) << "the other agent answers";
+  std::this_thread::sleep_for(Milliseconds(1100));  // a wait counts for a second
+  network.hold_back(2, 1);
+  for (const auto end = Clock::now() + 12 * kLimits.silence; Clock::now() < end;) pass();
+  EXPECT_FALSE(groups[1].broken_link()) << "nobody waits any more";
+  ASSERT_TRUE(until(has_broken_link));
+  EXPECT_THAT(groups[1].broken_link()->what(), HasSubstr("nothing is heard from node 2 for "));
+  EXPECT_FALSE(groups[2].broken_link());
+}
+
+TEST_F(Group, KeepsALinkWhileAQuestionWaitsBehindSomethingLarge) {
+  network.hold_back(1, 2);
+  const auto limit = kLimits.silence + kLimits.masters_turn;
+  auto before = Clock::now();
+  auto longest = before - before;
+  for (int piece = 0; piece < 16; ++piece) {
+    groups[1].note_wait_for(2);
+    network.pass_piece(1, 2);
+    std::this_thread::sleep_for(limit / 8);
+    const auto now = Clock::now();
+    longest = std::max(longest, now - std::exchange(before, now));
+  }
+  if (longest > limit / 2) GTEST_SKIP() << "this machine has stopped the test meanwhile";
+  EXPECT_FALSE(groups[1].broken_link());
+  const auto has_broken_link = [&] {
+    groups[1].note_wait_for(2);
+    return groups[1].broken_link().has_value();
+  };
+  EXPECT_TRUE(until(has_broken_link)) << "no piece leaves any more";
+}
+
+TEST_F(Group, HearsAFarewellThatCameWhileItWasBusyAndLeavesInOrder) {
+  groups[1].listen(&notes);
+  groups[0].set_verdict("it failed");
+  bool master_left = false;
+  std::thread master([&] { master_left = groups[0].leave(3, Milliseconds(5000)); });
+  std::this_thread::sleep_for(4 * kLimits.silence);  // nobody handles the messages of node 1 meanwhile
+  EXPECT_EQ(notes.loss_of(0), "");
+  ASSERT_TRUE(until([&] { return groups[1].farewell(); }));
+  EXPECT_EQ(groups[1].farewell()->exit_code, 3);
+  EXPECT_EQ(groups[1].farewell()->verdict, "it failed");
+  EXPECT_THAT(notes.loss_of(0), HasSubstr("has left the job (exit code 3)"));
+  std::thread second([&] { static_cast<void>(groups[2].leave(3, Milliseconds(5000))); });
+  static_cast<void>(groups[1].leave(3, Milliseconds(5000)));
+  second.join();
+  master.join();
+  EXPECT_TRUE(master_left);
+}
+
+TEST_F(Group, HearsAFaultThatCameWhileNobodyListened) {
+  MessageWriter fault(MessageKind::fault);
+  fault.put(ErrorKind::system);
+  fault.put_text("no memory");
+  groups[2].send(0, std::move(fault));
+  std::this_thread::sleep_for(Milliseconds(20));
+  network.kill(2);
+  std::this_thread::sleep_for(4 * kLimits.silence);
+  groups[0].listen(&notes);
+  ASSERT_TRUE(until([&] { return !notes.loss_of(2).empty(); }));
+  EXPECT_EQ(notes.loss_of(2), "node 2: no memory");
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,175 @@
+#include "worker/call/recordings.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+#include "common/protocol/function_entry.hpp"
+#include "worker/process/interruption.hpp"
+
+namespace syncrun::detail::worker::call {
+
+namespace {
+
+/// A function whose body fails after each failed capture is captured at most this number of times.
+constexpr int kMostFailedCaptures = 3;
+
+}  // namespace
+
+void Recordings::Recording::drop_graph() noexcept {
+  state = State::warm;
+  graph.reset();
+  outputs.clear();
+}
+
+Recordings::Recording& Recordings::recording_of(const RecordingKey& key) {
+  constexpr std::size_t kMostRecordings = 64;
+  const auto found = recordings_.find(key);
+  if (found != recordings_.end()) return found->second;
+  if (recordings_.size() >= kMostRecordings) {
+    recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_use < b.second.last_use;
+    }));
+  }
+  return recordings_[key];
+}
+
+/// Adds an argument's address and shape to the key. The key contains everything besides the values that work on the
+/// device can depend on: the arguments, and what a body may ask its worker.
+void Recordings::note_argument(const void* data, std::span<const std::int64_t> extents) {
+  if (graphs_ == nullptr) return;
+  key_.push_back(reinterpret_cast<std::uintptr_t>(data));
+  for (const auto extent : extents) key_.push_back(static_cast<std::uint64_t>(extent));
+}
+
+/// Adds the rest to the key.
+void Recordings::complete_key(std::uint64_t function, bool has_comm) {
+  const protocol::CallPayload& call = slices_.call();
+  const protocol::RankSet& ranks = slices_.command().ranks;
+  key_.push_back(function);
+  key_.push_back(call.object);
+  key_.push_back(has_comm ? static_cast<std::uint64_t>(slices_.weights().all) : 0);
+  key_.push_back(static_cast<std::uint64_t>(slices_.rows()));
+  key_.push_back(static_cast<std::uint64_t>(slices_.first_row()));
+  key_.push_back(static_cast<std::uint64_t>(slices_.index()));
+  // What follows the last slice, and the weights there (see CallSlices::in_share).
+  key_.push_back(static_cast<std::uint64_t>(call.slices));
+  key_.push_back(static_cast<std::uint64_t>(call.rows));
+  key_.push_back(static_cast<std::uint64_t>(slices_.share_rows()));
+  key_.push_back(static_cast<std::uint64_t>(ranks.count()));  // first: it says how many numbers follow
+  for (const std::uint64_t word : ranks.words()) key_.push_back(word);
+  key_.push_back(call.wanted_outputs);
+  // With equal shares, they follow from the rows of the call.
+  if (!has_comm || !(call.rows_are_local || call.share_begins != 0)) return;
+  for (const int rank : ranks) key_.push_back(static_cast<std::uint64_t>(slices_.rows_of(rank)));
+}
+
+std::string Recordings::replay(const Work& work, Capture capture, comm::CommCore* comm) {
+  attachment_.note(slices_.id(), protocol::Phase::function);
+  if (graphs_ == nullptr) {
+    work();
+    return {};
+  }
+  inputs_.flush();  // inputs are copied outside the graph
+  if (comm != nullptr && !comm->can_be_captured()) {
+    gradient_.start_buckets(BucketStart::after_body);
+    work();
+    return {};
+  }
+  if (comm != nullptr) comm->prepare();
+  const std::uint64_t generation = graphs_->generation();  // a new one: all graphs are invalid
+  if (generation != std::exchange(generation_, generation)) recordings_.clear();
+  const std::uint64_t at = slices_.call().function;
+  const std::uint64_t function = attachment_.segment.at<const protocol::FunctionEntry>(at)->id;
+  complete_key(function, comm != nullptr);
+  Recording& recording = recording_of(key_);
+  recording.last_use = slices_.id();
+  const auto failed = failed_captures_.find(at);
+  const bool is_never_recorded = failed != failed_captures_.end() && failed->second.function == function &&
+                                 failed->second.count >= kMostFailedCaptures;
+  Recording::State state = is_never_recorded ? Recording::State::never : recording.state;
+  // Ranks may have different shapes or addresses. NCCL requires that either all ranks capture a collective or none
+  // does.
+  if (comm != nullptr) state = static_cast<Recording::State>(comm->agree(static_cast<std::int64_t>(state)));
+  const bool runs = state <= Recording::State::fresh;
+  gradient_.start_buckets(runs ? BucketStart::after_body : BucketStart::when_ready);
+  if (runs) {
+    work();  // if this throws, the state stays fresh: the next call runs it again before it is recorded
+    recording.state = std::max(recording.state, Recording::State::warm);
+    return {};
+  }
+  if (state == Recording::State::warm && capture == Capture::required) record(recording, work);
+  if (state == Recording::State::warm && capture == Capture::if_possible) {
+    std::string why_not = record_if_possible(recording, work, comm);
+    if (recording.state != Recording::State::recorded) {
+      gradient_.start_buckets(BucketStart::after_body);
+      // An error that has nothing to do with the capture comes again, and the function may be captured later. But the
+      // capture may be the reason, because it leaves a communicator of NCCL unusable if it fails inside a collective.
+      FailedCaptures& failures = failed_captures_[at];
+      failures = {function, failures.function == function ? failures.count + 1 : 1};
+      work();
+      failures.count = kMostFailedCaptures;
+      return why_not;
+    }
+  }
+  if (state == Recording::State::recorded && attachment_.totals != nullptr) [[unlikely]] {  // it was not just captured
+    attachment_.totals->add(protocol::Count::collectives, recording.collectives);
+    attachment_.totals->add(protocol::Count::collective_bytes, recording.collective_bytes);
+  }
+  graphs_->launch(*recording.graph);
+  outputs_.accept_recorded(recording.outputs);
+  return {};
+}
+
+/// Returns why the work could not be recorded, on the first rank where it could not. Either all ranks have a recording
+/// afterwards, or none has.
+std::string Recordings::record_if_possible(Recording& recording, const Work& work, comm::CommCore* comm) {
+  constexpr std::int64_t kSucceeded = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t own_rank = attachment_.rank;
+  std::string why_not;
+  std::int64_t first_failed = kSucceeded;
+  const comm::RankWeights weights = slices_.weights();
+  try {
+    record(recording, work);
+  } catch (const process::Abandoned&) {
+    throw;
+  } catch (const process::SessionLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    first_failed = own_rank;
+    why_not = error.what();
+  }
+  if (comm != nullptr) first_failed = comm->agree(first_failed);
+  if (first_failed == kSucceeded) return {};
+  if (comm != nullptr) comm->forget_captured();
+  slices_.weights() = weights;
+  recording.drop_graph();
+  if (first_failed != own_rank) return {};
+  return "a replayable function runs without a CUDA graph from now on, which is slower, because its work could not be "
+         "captured: " +
+         why_not + ". Its body must not wait for the device, or draw random numbers on it";
+}
+
+void Recordings::record(Recording& recording, const Work& work) {
+  recording.drop_graph();
+  outputs_.record_to(&recording.outputs);
+  const protocol::RankTotals* const totals = attachment_.totals;
+  const auto counted = [totals](protocol::Count what) { return totals == nullptr ? 0 : totals->of(what); };
+  const std::int64_t collectives = counted(protocol::Count::collectives);
+  const std::int64_t bytes = counted(protocol::Count::collective_bytes);
+  try {
+    graphs_->begin_capture();
+    work();
+    recording.graph = graphs_->end_capture();
+    recording.collectives = counted(protocol::Count::collectives) - collectives;
+    recording.collective_bytes = counted(protocol::Count::collective_bytes) - bytes;
+    recording.state = Recording::State::recorded;
+  } catch (...) {
+    outputs_.record_to(nullptr);
+    graphs_->abandon_capture();
+    throw;
+  }
+  outputs_.record_to(nullptr);
+}
+
+}  // namespace syncrun::detail::worker::call
