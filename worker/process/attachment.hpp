@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "common/export_for_cuda.hpp"
 #include "common/os/file_descriptor.hpp"
 #include "common/os/segment.hpp"
 #include "common/protocol/control_block.hpp"
@@ -70,7 +71,7 @@ struct Attachment {
   }
 
  private:
-  void record(std::uint64_t command, protocol::Phase phase) const noexcept;
+  SYNCRUN_EXPORT_FOR_CUDA void record(std::uint64_t command, protocol::Phase phase) const noexcept;
 };
 
 /// While an object of this class lives, the rank is in another phase of its command. If an exception destroys the
