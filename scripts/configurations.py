@@ -70,6 +70,7 @@ class Configuration:
     may_be_reference: bool = False  # it may have the same compile commands
     is_built: bool = False  # and run, instead of being compared
     has_its_own_sources: bool = False  # only the units that have sources which the reference has not are checked
+    is_only_configured: bool = False  # another step compiles it, and would notice a failure late
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,8 @@ def new_units(configurations: list[Configuration], folders: list[Path]) -> list[
     sources = {source for unit in reference for source in unit.sources}
     result = []
     for configuration, folder in zip(configurations[1:], folders[1:]):
+        if configuration.is_only_configured:
+            continue
         units = units_of(folder)
         if configuration.has_its_own_sources:
             units = {unit for unit in units if not sources.issuperset(unit.sources)}
@@ -202,6 +205,14 @@ def build_and_run(cmake: str, build: Path) -> str:
     return "" if "2 workers, 500 rows" in result.stdout else f"printed something else: {result.stdout}"
 
 
+def sanitized() -> list[Configuration]:
+    """The presets for the sanitizers, as they are in CMakePresets.json."""
+    presets = json.loads((ROOT / "CMakePresets.json").read_text(encoding="utf-8"))["configurePresets"]
+    return [Configuration(f"preset {preset['name']}", tuple(f"{name}={value}" for name, value in preset["cacheVariables"].items()),
+                          is_only_configured=True)
+            for preset in presets if "SYNCRUN_SANITIZER" in preset.get("cacheVariables", {})]
+
+
 def all_configurations(cmake: str, project: Path) -> list[Configuration]:
     cuda = [Configuration("CUDA, newest CMake", CUDA, cmake=cmake, has_its_own_sources=True)]
     fetched = (f"FETCHCONTENT_SOURCE_DIR_SYNCRUN={ROOT}", "CMAKE_CXX_STANDARD=23", "CMAKE_BUILD_TYPE=Debug",
@@ -217,8 +228,9 @@ def all_configurations(cmake: str, project: Path) -> list[Configuration]:
         Configuration("without tests of faults", ("SYNCRUN_FAULT_TESTS=OFF",)),
         Configuration("without demos", ("SYNCRUN_DEMOS=OFF",)),
         Configuration("without benchmarks", ("SYNCRUN_BENCH=OFF",)),
-        # .ci/run compiles most tests with clang too, with the sanitizers.
+        # .ci/run compiles most tests with clang too, with the sanitizers, but with one of them only.
         Configuration("clang, Debug", (*CLANG, "CMAKE_BUILD_TYPE=Debug", "SYNCRUN_TESTS=OFF")),
+        *sanitized(),
         Configuration("project in C++23, built", (*REQUIRED_ONLY, *fetched), "Unix Makefiles", cmake, project, is_built=True),
     ]
 

@@ -83,8 +83,8 @@ Findings check_gpu_links(const System& system) {
     bool has_all = true;
     for (std::size_t other = 0; other < pairs.size(); ++other) {
       const GpuPair& pair = pairs[one][other];
-      row += row.empty() ? "" : " ";
-      if (other == one) row += "-";
+      if (!row.empty()) row += ' ';
+      if (other == one) row += '-';
       else row += pair.has_nvlink ? "NVLink" : pair.has_peer_access ? pair.path : pair.path + "(no peer)";
       has_all = has_all && (other == one || pair.has_peer_access);
     }
