@@ -158,6 +158,26 @@ def read(unit: Unit, build: Path) -> str:
     return "" if result.returncode == 0 else result.stderr
 
 
+def missing_exports(unit: Unit, build: Path) -> str:
+    """The library for CUDA devices may use only what libsyncrun exports (SYNCRUN_EXPORT_FOR_CUDA). Compiles its C++, which
+    takes much less time than its kernels, and returns the functions that it would not find. Those in its own folder may be
+    kernels. The library of the reference exports the same as one with CUDA."""
+    library = ROOT / "build/release/lib/libsyncrun.so"
+    if not any(source.endswith("worker/devices/cuda/cuda_device.cpp") for source in unit.sources) or not library.exists():
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "unit.cpp"
+        source.write_text("".join(f'#include "{name}"\n' for name in unit.sources).replace(PLACE, str(build)), encoding="utf-8")
+        command = [word.replace(PLACE, str(build)) for word in unit.command]
+        subprocess.run([*command, "-c", source, "-o", f"{folder}/unit.o"], cwd=build, check=True)
+        used = subprocess.run(["nm", "-u", "-C", f"{folder}/unit.o"], capture_output=True, text=True, check=True).stdout
+    exported = subprocess.run(["nm", "-D", "-C", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    exports = {line.split(" ", 2)[2] for line in exported.splitlines()}
+    own = "syncrun::detail::worker::devices::cuda::"
+    names = [line.split(None, 1)[1] for line in used.splitlines() if " syncrun::" in line]
+    return "".join(f"libsyncrun does not export {name}\n" for name in names if name not in exports and not name.startswith(own))
+
+
 def new_units(configurations: list[Configuration], folders: list[Path]) -> list[tuple[Configuration, Path, set[Unit]]]:
     """The units of each configuration that no configuration before it has. The first one is the reference."""
     seen = units_of(folders[0])
@@ -256,6 +276,7 @@ def main(names: list[str]) -> int:
                 say(f"{configuration.name}: {len(units)} new units")
                 outputs = precompile_headers(folder, units)
                 outputs += threads.map(read, units, [folder] * len(units))
+                outputs += threads.map(missing_exports, units, [folder] * len(units)) if "CUDA" in configuration.name else []
             failures += [f"error: {configuration.name}: {output}" for output in outputs if output]
     for failure in failures:
         print(failure, file=sys.stderr)
