@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <limits>
 #include <sstream>
+
+#include "common/os/kernel_file.hpp"
 
 namespace syncrun::detail::os {
 
@@ -30,11 +31,11 @@ double quota_of(const ControlGroup& group) {
   std::int64_t time = 0;
   std::int64_t period = 0;
   if (group.is_v2) {
-    std::ifstream file(group.folder + "/cpu.max");  // "150000 100000", or "max 100000"
+    std::istringstream file(kernel_file(group.folder + "/cpu.max"));  // "150000 100000", or "max 100000"
     file >> time >> period;
   } else {
-    std::ifstream(group.folder + "/cpu.cfs_quota_us") >> time;  // -1: none
-    std::ifstream(group.folder + "/cpu.cfs_period_us") >> period;
+    std::istringstream(kernel_file(group.folder + "/cpu.cfs_quota_us")) >> time;  // -1: none
+    std::istringstream(kernel_file(group.folder + "/cpu.cfs_period_us")) >> period;
   }
   if (time <= 0 || period <= 0) return std::numeric_limits<double>::infinity();
   return static_cast<double>(time) / static_cast<double>(period);
@@ -47,7 +48,7 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const Grou
   for (const bool is_v2 : {true, false}) {
     std::string root = places.groups;
     if (!is_v2) root.append("/").append(controller);
-    std::ifstream membership(places.membership);
+    std::istringstream membership(kernel_file(places.membership));
     for (std::string line; std::getline(membership, line);) {
       std::string group = group_in(line, controller, is_v2);
       if (group.empty()) continue;

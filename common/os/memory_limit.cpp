@@ -1,7 +1,6 @@
 #include "common/os/memory_limit.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -9,6 +8,7 @@
 
 #include "common/os/control_group.hpp"
 #include "common/os/environment.hpp"
+#include "common/os/kernel_file.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail::os {
@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
 std::optional<std::int64_t> read_number(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(kernel_file(path));
   std::int64_t value = 0;
   if (file >> value) return value;
   return std::nullopt;  // missing, or "max"
@@ -27,7 +27,7 @@ std::optional<std::int64_t> read_number(const std::string& path) {
 /// Reads the value from the line "name value" of a file. Returns -1 if there is none. Ignores a unit behind the value:
 /// the caller has to know that MemAvailable is in kB.
 std::int64_t read_field(const std::string& path, std::string_view name) {
-  std::ifstream file(path);
+  std::istringstream file(kernel_file(path));
   for (std::string line; std::getline(file, line);) {
     if (line.compare(0, name.size(), name) != 0) continue;
     std::istringstream words(line.substr(name.size()));

@@ -1,15 +1,17 @@
 #include "common/os/oom_watch.hpp"
 
 #include <fstream>
+#include <sstream>
 
 #include "common/os/control_group.hpp"
+#include "common/os/kernel_file.hpp"
 
 namespace syncrun::detail::os {
 
 namespace {
 
 std::optional<std::int64_t> number_in(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(kernel_file(path));
   std::int64_t value = 0;
   if (file >> value) return value;
   return std::nullopt;  // missing, or "max"
@@ -40,7 +42,7 @@ OomWatch::OomWatch(const Places& places) {
 
 /// All three files contain the count as "oom_kill N".
 std::optional<std::int64_t> OomWatch::kills() const {
-  std::ifstream file(counter_);
+  std::istringstream file(kernel_file(counter_));
   std::string name;
   std::int64_t value = 0;
   while (file >> name >> value) {

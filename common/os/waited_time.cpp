@@ -1,13 +1,10 @@
 #include "common/os/waited_time.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
 
-#include "common/os/file_descriptor.hpp"
+#include "common/os/kernel_file.hpp"
 
 namespace syncrun::detail::os {
 
@@ -15,10 +12,8 @@ namespace {
 
 /// How long this thread has been on a core or has waited for one. Empty if the kernel keeps no account.
 std::optional<std::chrono::nanoseconds> runnable_time() noexcept {
-  const FileDescriptor file(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) return std::nullopt;
   std::array<char, 128> text{};
-  if (::read(file.get(), text.data(), text.size() - 1) <= 0) return std::nullopt;
+  read_kernel_file("/proc/thread-self/schedstat", {text.data(), text.size() - 1});
   unsigned long long on_core = 0;
   unsigned long long waiting = 0;
   if (std::sscanf(text.data(), "%llu %llu", &on_core, &waiting) != 2) return std::nullopt;

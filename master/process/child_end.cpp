@@ -1,15 +1,12 @@
 #include "master/process/child_end.hpp"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <climits>
-#include <fstream>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -17,7 +14,7 @@
 #include <vector>
 
 #include "common/os/environment.hpp"
-#include "common/os/file_descriptor.hpp"
+#include "common/os/kernel_file.hpp"
 #include "common/os/wait.hpp"
 #include "common/text/errors.hpp"
 #include "master/process/child_watcher.hpp"
@@ -34,18 +31,10 @@ constexpr os::Milliseconds kCauseLimit = std::chrono::seconds(5);
 // The time between two checks whether the process has called exec.
 constexpr os::Milliseconds kLookForEndEvery{25};
 
-/// The text of a file in /proc. The program may close all descriptors meanwhile, and open files of its own.
-std::string text_in(const std::string& path) {
-  const os::KeptDescriptor file(os::FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
-  std::array<char, 16384> bytes{};
-  const auto count = file.is_intact() ? ::read(file.get(), bytes.data(), bytes.size()) : -1;
-  return count <= 0 ? std::string() : std::string(bytes.data(), static_cast<std::size_t>(count));
-}
-
 /// Whether the kernel gives core files to a program (or, since Linux 6.16, to a socket). The limit on their size does not
 /// matter then.
 bool are_cores_passed_on() {
-  const std::string pattern = text_in("/proc/sys/kernel/core_pattern");
+  const std::string pattern = os::kernel_file("/proc/sys/kernel/core_pattern");
   return pattern.starts_with('|') || pattern.starts_with('@');
 }
 
@@ -53,7 +42,7 @@ bool are_cores_passed_on() {
 /// known.
 int status_at_end(int pid) {
   constexpr int kField = 50;
-  const std::string text = text_in("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text = os::kernel_file("/proc/" + std::to_string(pid) + "/stat");
   const auto name_end = text.rfind(')');  // the name itself may contain any characters
   if (name_end == std::string::npos) return 0;
   std::istringstream fields(text.substr(name_end + 1));
@@ -86,7 +75,7 @@ bool runs_another_program(int pid) {
   if (!image) return false;
   const auto own = image_at(own_image());
   if (own && *image != *own) return true;
-  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  std::istringstream file(os::kernel_file("/proc/" + std::to_string(pid) + "/environ"));
   for (std::string variable; std::getline(file, variable, '\0');) {
     for (const char* role : {environment::kWorkerRank, environment::kHelper}) {
       if (variable.starts_with(std::string(role) + "=")) return false;
@@ -109,7 +98,7 @@ std::optional<int> core_dump_of(int pid) {
   rlimit limit{};
   const bool is_possible = passed_on || ::prlimit(pid, RLIMIT_CORE, nullptr, &limit) != 0 || limit.rlim_cur != 0;
   if (!is_possible) return std::nullopt;
-  const std::string status = text_in("/proc/" + std::to_string(pid) + "/status");
+  const std::string status = os::kernel_file("/proc/" + std::to_string(pid) + "/status");
   if (status.find("\nCoreDumping:\t1\n") == std::string::npos) return std::nullopt;
   return WTERMSIG(status_at_end(pid));
 }

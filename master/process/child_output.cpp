@@ -17,8 +17,9 @@ ChildOutput::ChildOutput(std::unique_ptr<LineFormat> format, os::FileDescriptor 
 bool ChildOutput::pump() {
   std::array<char, kReadBytes> buffer;
   to_.look();
-  // Read only a limited number of times, so that a child with much output does not keep the nursery from the others.
-  for (int round = 0; round < 4; ++round) {
+  // Read only a limited number of times, so that a child with much output does not keep the nursery from the others. The
+  // program may have closed the pipe since the last time, and a file of its own may let this thread wait for ever.
+  for (int round = 0; round < 4 && is_intact(); ++round) {
     const auto count = ::read(fd(), buffer.data(), buffer.size());
     if (count > 0) {
       take({buffer.data(), static_cast<std::size_t>(count)});

@@ -2,15 +2,16 @@
 
 #include <unistd.h>
 
-#include <fstream>
+#include <sstream>
 #include <string>
 
+#include "common/os/kernel_file.hpp"
 #include "master/process/nursery.hpp"
 
 namespace syncrun::detail::master::process {
 
 int tracer_of(int pid) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  std::istringstream status(os::kernel_file("/proc/" + std::to_string(pid) + "/status"));
   for (std::string line; std::getline(status, line);) {
     if (line.rfind("TracerPid:", 0) == 0) return std::stoi(line.substr(10));
   }
@@ -18,7 +19,8 @@ int tracer_of(int pid) {
 }
 
 bool traces_descendants(int pid) {
-  std::ifstream children("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
+  const std::string id = std::to_string(pid);
+  std::istringstream children(os::kernel_file("/proc/" + id + "/task/" + id + "/children"));
   for (int child = 0; children >> child;) {
     if (tracer_of(child) != 0 || traces_descendants(child)) return true;
   }

@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -16,6 +15,7 @@
 
 #include "common/code/optional_library.hpp"
 #include "common/code/symbols.hpp"
+#include "common/os/kernel_file.hpp"
 #include "common/os/mutex.hpp"
 
 #if defined(SYNCRUN_HAVE_LIBDW)
@@ -164,10 +164,8 @@ void append(std::vector<std::string>& lines, std::vector<Frame> frames) {
 }
 
 std::string name_of_thread(int pid, int thread) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(thread) + "/comm");
-  std::string name;
-  std::getline(file, name);
-  return name;
+  const std::string line = os::kernel_file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(thread) + "/comm");
+  return line.substr(0, line.find('\n'));
 }
 
 /// The main thread comes first, because it serves the calls.

@@ -1,6 +1,5 @@
 #include "master/process/resident_memory.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "common/os/file_descriptor.hpp"
+#include "common/os/kernel_file.hpp"
 
 namespace syncrun::detail::master::process {
 
@@ -18,12 +17,8 @@ std::uint64_t resident_bytes(int pid) noexcept {
   static const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::array<char, 32> path{};
   std::snprintf(path.data(), path.size(), "/proc/%d/statm", pid);
-  // The program may close all descriptors meanwhile, and open files of its own.
-  const os::KeptDescriptor file(os::FileDescriptor(::open(path.data(), O_RDONLY | O_CLOEXEC)));
-  std::array<char, 128> text{};
-  const auto count = file.is_intact() ? ::read(file.get(), text.data(), text.size()) : -1;
-  if (count <= 0) return 0;
-  const std::string_view numbers(text.data(), static_cast<std::size_t>(count));
+  std::array<char, 128> text;
+  const std::string_view numbers = os::read_kernel_file(path.data(), text);
   const auto second = numbers.substr(std::min(numbers.find(' ') + 1, numbers.size()));
   std::uint64_t pages = 0;
   std::from_chars(second.data(), second.data() + second.size(), pages);
