@@ -19,7 +19,7 @@ bool Arrivals::collect() {
         continue;
       }
       // nothing comes after a message of these kinds
-      if (kind == MessageKind::bye || kind == MessageKind::fault) nodes_.note_end(arrival->node);
+      if (kind == MessageKind::bye || kind == MessageKind::fault) known_nodes_.note_end(arrival->node);
       waiting_.push_back(*std::move(arrival));
       activity_.note();
       return true;

@@ -17,7 +17,7 @@ class Arrivals {
  public:
   /// Refers to all arguments as long as it lives.
   Arrivals(Transport& transport, KnownNodes& nodes, SignsOfLife& signs, Activity& activity)
-      : transport_(transport), nodes_(nodes), signs_(signs), activity_(activity) {}
+      : transport_(transport), known_nodes_(nodes), signs_(signs), activity_(activity) {}
 
   /// Receives the next message. Signs of life are handled here, because they must not wait for a listener. Returns false
   /// if no other message has come.
@@ -27,7 +27,7 @@ class Arrivals {
 
  private:
   Transport& transport_;
-  KnownNodes& nodes_;
+  KnownNodes& known_nodes_;
   SignsOfLife& signs_;
   Activity& activity_;
   os::Mutex mutex_;  // also while messages are received, so that they stay in order

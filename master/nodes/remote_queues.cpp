@@ -13,11 +13,11 @@ namespace syncrun::detail::master::nodes {
 RemoteQueue::RemoteQueue(std::uint64_t number, const protocol::QueueLayout& layout, std::size_t nodes)
     : number_(number),
       batches_(static_cast<std::size_t>(layout.capacity)),
-      nodes_(nodes),
+      by_node_(nodes),
       running_(static_cast<int>(nodes)),
       processes_(nodes, {std::vector<int>(static_cast<std::size_t>(layout.producers), -1), false}) {
   freed_.reserve(batches_);
-  for (Node& node : nodes_) {
+  for (Node& node : by_node_) {
     node.memory.resize(queues::block_bytes_of(layout));
     const auto address = reinterpret_cast<std::uintptr_t>(node.memory.data());
     node.block = queues::prepare_block(node.memory.data() + (queues::block_offset_in(address) - address), layout);
@@ -26,7 +26,7 @@ RemoteQueue::RemoteQueue(std::uint64_t number, const protocol::QueueLayout& layo
 
 std::vector<protocol::QueueBlock> RemoteQueue::blocks() const {
   std::vector<protocol::QueueBlock> blocks;
-  for (const Node& node : nodes_) blocks.push_back(node.block);
+  for (const Node& node : by_node_) blocks.push_back(node.block);
   return blocks;
 }
 
@@ -47,8 +47,8 @@ std::vector<std::int32_t> RemoteQueue::take_freed() {
 }
 
 std::optional<RemoteQueue::Starting> RemoteQueue::first_starting() const noexcept {
-  for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    const protocol::QueueBlock& block = nodes_[node].block;
+  for (std::size_t node = 0; node < by_node_.size(); ++node) {
+    const protocol::QueueBlock& block = by_node_[node].block;
     for (int producer = 0; producer < block.header().producers; ++producer) {
       if (block.producer(producer).state.load(std::memory_order_seq_cst) == protocol::ProducerState::starting)
         return Starting{static_cast<int>(node) + 1, producer};
@@ -101,7 +101,7 @@ void RemoteQueue::take(int node, MessageReader& message) {
   switch (message.kind()) {
     case MessageKind::queue_news:
       while (!message.is_at_end()) {
-        const ProducerPid news = take_producer_news(message, nodes_[index_of(node)].block);
+        const ProducerPid news = take_producer_news(message, by_node_[index_of(node)].block);
         const os::MutexLock lock(mutex_);
         processes_[index_of(node)].pids[static_cast<std::size_t>(news.producer)] = news.pid;
       }

@@ -83,7 +83,7 @@ class RemoteQueue final : public queues::FreedBatches {
 
   std::uint64_t number_;
   std::size_t batches_;
-  std::vector<Node> nodes_;
+  std::vector<Node> by_node_;
   std::atomic<Trouble> trouble_ = Trouble::none;
   std::atomic<bool> is_node_lost_ = false;
   std::atomic<bool> has_freed_ = false;
@@ -94,7 +94,7 @@ class RemoteQueue final : public queues::FreedBatches {
     std::vector<int> pids;  // by producer
     bool have_ended = false;
   };
-  std::vector<Processes> processes_ SYNCRUN_GUARDED_BY(mutex_);  // in the order of nodes_
+  std::vector<Processes> processes_ SYNCRUN_GUARDED_BY(mutex_);  // in the order of by_node_
   std::vector<std::int32_t> freed_ SYNCRUN_GUARDED_BY(mutex_);
   std::optional<Loss> loss_ SYNCRUN_GUARDED_BY(mutex_);
   std::optional<Loss> bad_end_ SYNCRUN_GUARDED_BY(mutex_);
