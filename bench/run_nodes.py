@@ -148,8 +148,8 @@ def compare_calls(nodes, table):
             theirs.append(figures_of(hosts, mpi))
             ours.append(figures_of(hosts, syncrun))
     print(f"{nodes} hosts of {WORKERS} workers:")
-    for what in ("empty_call", "eight_in_flight", "fresh_batch"):
-        other = "fresh_batch" if what == "fresh_batch" else "empty_call"
+    for what in ("empty_call", "eight_in_flight", "fresh_batch", "large_output"):
+        other = "empty_call" if what == "eight_in_flight" else what
         row = row_of(what, nodes, WORKERS, "openmpi", [run[what] for run in ours],
                      {"": [run[other] for run in theirs]})  # fmt: skip
         table.append(row)

@@ -1,5 +1,5 @@
 // What bench_nodes does, with MPI: MPI_Bcast of 64 bytes and MPI_Barrier among the master and all workers, and
-// MPI_Scatterv of 64 MiB, of which the first process keeps its part.
+// MPI_Scatterv of 64 MiB, of which the first process keeps its part, and MPI_Reduce of 16 MiB from each worker.
 //
 //   mpirun ... mpi_nodes CALLS
 
@@ -61,6 +61,22 @@ double fresh_batch(int batches) {
   return median(std::move(times));
 }
 
+/// The first process is the master, which has no values of its own.
+double large_output(int calls) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  constexpr int kElements = (16 << 20) / 4;
+  std::vector<double> times;
+  for (int i = -1; i < calls; ++i) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double begin = MPI_Wtime();
+    std::vector<float> values(kElements, rank == 0 ? 0.0F : 1.0F);
+    MPI_Reduce(rank == 0 ? MPI_IN_PLACE : values.data(), values.data(), kElements, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (i >= 0) times.push_back((MPI_Wtime() - begin) * 1e6);
+  }
+  return median(std::move(times));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -76,7 +92,9 @@ int main(int argc, char** argv) {
   }
   const double call = empty_call(calls);
   const double batch = fresh_batch(20);
-  if (rank == 0) std::printf("{\"empty_call\": %.2f, \"fresh_batch\": %.2f}\n", call, batch);
+  const double output = large_output(20);
+  if (rank == 0)
+    std::printf("{\"empty_call\": %.2f, \"fresh_batch\": %.2f, \"large_output\": %.2f}\n", call, batch, output);
   MPI_Finalize();
   return 0;
 }
