@@ -3,7 +3,7 @@
 files.
 
 usage: house_rules.py ROOT RULE    with RULE one of include_rules, floors, shared_headers, headers, namespaces, interface_headers,
-raw_handles, file_length, no_home_paths, plain_phrases, locale_free, checked_locks
+raw_handles, file_length, no_home_paths, plain_phrases, paths_in_pages, locale_free, checked_locks
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
 
@@ -120,6 +120,13 @@ LOCALE_NUMBER = re.compile(
 MUTEX_HEADER = Path("common/os/mutex.hpp")
 UNCHECKED_LOCK = re.compile(r"\bstd::(?:\w*mutex|lock_guard|unique_lock|scoped_lock|shared_lock)\b")
 MUTEX = re.compile(r"^\s*(?:mutable )?(?:[\w:]+::)?(?:Recursive)?Mutex (\w+);")
+# What pages have in backquotes: a path from the root, which arguments may follow, or the name of a source.
+PATH_IN_PAGE = re.compile(
+    rf"`(?P<path>(?:packaging|{'|'.join(map(re.escape, FOLDERS))})/[^`\s]*)[^`]*`"
+    r"|`(?:[\w./-]+/)?(?P<source>[\w.-]+\.(?:[ch]pp|cuh?|py|sh|cmake))`"
+)
+PLACEHOLDER = re.compile(r"<|\.\.\.|(?:^|/)(?:my_|[A-Z_]+(?:/|$))")
+BRACES = re.compile(r"\{([^{}]*)\}")
 HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
 
 
@@ -383,6 +390,27 @@ def plain_phrases(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, f"'{phrase}': write {instead}")
 
 
+def without_braces(path: str) -> list[str]:
+    """a.{hpp,cpp} is a.hpp and a.cpp."""
+    found = BRACES.search(path)
+    if not found:
+        return [path]
+    return [each for part in found[1].split(",") for each in without_braces(path[: found.start()] + part + path[found.end():])]
+
+
+def paths_in_pages(root: Path) -> Iterator[Violation]:
+    """The files and folders that a page names exist."""
+    names = {file.name for file in files(root, set())}
+    pages = [path.relative_to(root) for folder in (".", "packaging") for path in sorted((root / folder).glob("*.md"))]
+    for page in [*pages, *files(root, {".md"})]:
+        for number, line in enumerate(lines_of(root, page), 1):
+            for found in PATH_IN_PAGE.finditer(line):
+                for path in without_braces(found["path"] or found["source"]):
+                    exists = any(root.glob(path)) if found["path"] else path in names
+                    if not exists and not PLACEHOLDER.search(path):
+                        yield Violation(page, number, f"there is no {path}")
+
+
 def locale_free(root: Path) -> Iterator[Violation]:
     """The library writes and reads the same text in every locale."""
     for file in files(root, CPP_SUFFIXES):
@@ -422,7 +450,7 @@ RULES = {
     rule.__name__: rule
     for rule in (
         include_rules, floors, shared_headers, headers, namespaces, interface_headers, raw_handles, file_length, no_home_paths,
-        plain_phrases, locale_free, checked_locks,
+        plain_phrases, paths_in_pages, locale_free, checked_locks,
     )
 }
 

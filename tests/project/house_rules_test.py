@@ -246,6 +246,14 @@ class HouseRules(unittest.TestCase):
             self.assert_caught("plain_phrases", file, "# Eight were not to be had.\n", "'available'")
         self.assertEqual(self.violations("plain_phrases", {"README.md": "Eight were not available.\n"}), [])
 
+    def test_pages_name_files_that_exist(self):
+        for text in ("common/gone.hpp", "common/{block,gone}.hpp", "master/gone/", "tests/gone*.cpp", "gone.hpp", "scripts/gone.sh --all"):
+            for page in ("README.md", "docs/a.md", "packaging/README.md"):
+                self.assert_caught("paths_in_pages", page, f"\nSee `{text}`.\n", "there is no ")
+        for text in ("common/block.hpp", "common/{block,block}.hpp", "master/process/", "tests/s*.hpp", "block.hpp", "tests/unit.cpp --all",
+                     "tests/api/my_test.cpp", "my_test.cpp", "demos/NAME/main.cpp", "demos/<name>/main.cpp", "tests/..."):  # fmt: skip
+            self.assertEqual(self.violations("paths_in_pages", {"docs/a.md": f"See `{text}`.\n"}), [], text)
+
 
 if __name__ == "__main__":
     unittest.main()
