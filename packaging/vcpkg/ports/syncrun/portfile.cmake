@@ -2,6 +2,7 @@
 vcpkg_check_linkage(ONLY_DYNAMIC_LIBRARY)
 get_filename_component(SOURCE_PATH "${CURRENT_PORT_DIR}/../../../.." ABSOLUTE)
 
+# Without hwloc, `syncrun --bind-to core` and `--bind-to socket` are errors.
 vcpkg_cmake_configure(
   SOURCE_PATH "${SOURCE_PATH}"
   OPTIONS
@@ -17,5 +18,8 @@ vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(PACKAGE_NAME Syncrun CONFIG_PATH lib/cmake/Syncrun)
 vcpkg_fixup_pkgconfig()
 vcpkg_copy_tools(TOOL_NAMES syncrun AUTO_CLEAN)
-file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
+# `syncrun doctor` looks for its probe beside itself.
+vcpkg_copy_tools(TOOL_NAMES syncrun-probe SEARCH_DIR "${CURRENT_PACKAGES_DIR}/libexec/syncrun")
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/libexec" "${CURRENT_PACKAGES_DIR}/debug/libexec"
+  "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
 vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")

@@ -37,6 +37,7 @@ class Syncrun(CMakePackage, CudaPackage):
             self.define("SYNCRUN_BENCH", False),
             self.define("SYNCRUN_DEMOS", False),
             self.define("SYNCRUN_TORCH", False),
+            # Without hwloc, `syncrun --bind-to core` and `--bind-to socket` are errors.
             self.define("SYNCRUN_HWLOC_INCLUDE_DIR", False),
             self.define_from_variant("SYNCRUN_CUDA", "cuda"),
             self.define_from_variant("SYNCRUN_MPI", "mpi"),
