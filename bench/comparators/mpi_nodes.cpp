@@ -71,7 +71,8 @@ double large_output(int calls) {
     MPI_Barrier(MPI_COMM_WORLD);
     const double begin = MPI_Wtime();
     std::vector<float> values(kElements, rank == 0 ? 0.0F : 1.0F);
-    MPI_Reduce(rank == 0 ? MPI_IN_PLACE : values.data(), values.data(), kElements, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+    MPI_Reduce(rank == 0 ? MPI_IN_PLACE : values.data(), values.data(), kElements, MPI_FLOAT, MPI_SUM, 0,
+               MPI_COMM_WORLD);
     if (i >= 0) times.push_back((MPI_Wtime() - begin) * 1e6);
   }
   return median(std::move(times));

@@ -164,7 +164,8 @@ void append(std::vector<std::string>& lines, std::vector<Frame> frames) {
 }
 
 std::string name_of_thread(int pid, int thread) {
-  const std::string line = os::kernel_file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(thread) + "/comm");
+  const std::string line =
+      os::kernel_file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(thread) + "/comm");
   return line.substr(0, line.find('\n'));
 }
 

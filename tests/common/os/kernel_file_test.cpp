@@ -31,7 +31,8 @@ std::vector<int> open_kernel_files() {
   std::vector<int> numbers;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
-    if (std::filesystem::read_symlink(entry, gone).string().ends_with("/stat")) numbers.push_back(std::stoi(entry.path().filename()));
+    if (std::filesystem::read_symlink(entry, gone).string().ends_with("/stat"))
+      numbers.push_back(std::stoi(entry.path().filename()));
   }
   return numbers;
 }
