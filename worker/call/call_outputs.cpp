@@ -196,7 +196,8 @@ void CallOutputs::concatenate(Pending& pending, const OutputType& type) {
 
 /// Whether all outputs go to shared memory before the workers reduce them.
 bool CallOutputs::shares_before_reducing() const noexcept {
-  return reducer_ == nullptr || slices_.command().comm.path() == protocol::CommPath::host || !is_on_one_node();
+  return reducer_ == nullptr || slices_.command().comm.path() == protocol::CommPath::host ||
+         attachment_.place.has_others();
 }
 
 /// Whether workers can reduce the output: an array that is combined element by element. On several nodes, the master
@@ -205,7 +206,7 @@ bool CallOutputs::is_reduced_by_workers(std::size_t output) const noexcept {
   const OutputType& type = slices_.command().outputs[output];
   if (!wants(output)) return false;
   if (!shares_before_reducing() && !arrays::is_nccl_type(type.dtype)) return false;
-  if (!is_on_one_node() && arrays::partial_type(type.dtype) != type.dtype) return false;
+  if (attachment_.place.has_others() && arrays::partial_type(type.dtype) != type.dtype) return false;
   return type.dimensions > 0 && type.reduction != Reduction::gather && !type.is_kept;
 }
 

@@ -78,7 +78,6 @@ class CallOutputs {
   };
 
   /// Workers of several nodes reduce outputs on each node, and then the master does.
-  bool is_on_one_node() const noexcept { return attachment_.place.nodes <= 1; }
   bool shares_before_reducing() const noexcept;
   bool is_reduced_by_workers(std::size_t output) const noexcept;
   protocol::RankSet::Part ranks_here() const noexcept;

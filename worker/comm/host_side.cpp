@@ -18,7 +18,7 @@ os::SharedHeap own_arena(const process::Attachment& attachment) {
 /// the agents carry what the ranks exchange. If they have no core of their own, ranks must not stay awake for long.
 os::WaitPolicy policy_of_meetings(const protocol::ControlHeader& header) noexcept {
   os::WaitPolicy policy = header.workers_spin ? os::WaitPolicy::spinning() : os::WaitPolicy::yielding();
-  if (header.place.nodes > 1 && !header.spins) policy.awake_for = os::WaitPolicy::yielding().awake_for;
+  if (header.place.has_others() && !header.spins) policy.awake_for = os::WaitPolicy::yielding().awake_for;
   return policy;
 }
 
@@ -32,8 +32,8 @@ HostSide::HostSide(const process::Attachment& attachment)
       meetings(attachment, policy_of_meetings(attachment.control.header())),
       rendezvous(attachment, meetings),
       peers(attachment, meetings, interruption),
-      nodes(attachment.place.nodes > 1 ? std::make_unique<NodesComm>(attachment, meetings, peers, interruption)
-                                       : nullptr) {
+      nodes(attachment.place.has_others() ? std::make_unique<NodesComm>(attachment, meetings, peers, interruption)
+                                          : nullptr) {
   if (attachment.slot().predecessors != 0) arena.note_used_before();
 }
 

@@ -7,7 +7,7 @@ namespace syncrun::detail::worker::comm {
 void LeftMemory::keep(const protocol::Command& command) noexcept {
   last_ = command.id;
   for (const int rank : command.ranks) {
-    const bool is_here = attachment_.place.nodes <= 1 || attachment_.place.has(rank);
+    const bool is_here = !attachment_.place.has_others() || attachment_.place.has(rank);
     if (rank == attachment_.rank || !is_here) continue;
     std::uint64_t& awaited = awaited_[static_cast<std::size_t>(rank)];
     awaited = std::max(awaited, command.id);

@@ -24,7 +24,7 @@ class NodeStaging {
 
   /// What communicators use at the start of each rank's arena.
   static constexpr std::size_t reserved_bytes(const protocol::NodePlace& place) noexcept {
-    return CpuComm::kReservedBytes + (place.nodes > 1 ? kBytes : 0);
+    return CpuComm::kReservedBytes + (place.has_others() ? kBytes : 0);
   }
 
   /// `arena` is the offset of the leader's arena.

@@ -309,7 +309,7 @@ class CudaDevice final : public WorkerDevice {
         stream_(make_stream(context.attachment.device)),
         plan_(context.attachment),
         comm_(&comm_of(protocol::RankSet::all(context.attachment.world_size),
-                       context.attachment.place.nodes > 1
+                       context.attachment.place.has_others()
                            ? protocol::CommChoice::devices_of_nodes(protocol::CommChoice::kOfSession)
                            : protocol::CommChoice::devices(protocol::CommChoice::kOfSession))) {
     os::gpu_allocators().syncrun = {
