@@ -28,7 +28,7 @@ inline constexpr const char* kTee = "SYNCRUN_TEE";                // ranks that 
 inline constexpr const char* kRedirect = "SYNCRUN_REDIRECT";      // ranks that have a file and are not shown
 inline constexpr const char* kLogSize = "SYNCRUN_LOG_SIZE";       // "100M:3"
 inline constexpr const char* kMetrics = "SYNCRUN_METRICS";        // a file, unix:PATH or a port
-inline constexpr const char* kQuiet = "SYNCRUN_QUIET";      // if set, no line at the start lists the ranks and devices
+inline constexpr const char* kQuiet = "SYNCRUN_QUIET";  // on or off: no line at the start lists the ranks and devices
 inline constexpr const char* kRestart = "SYNCRUN_RESTART";  // how often the program was restarted; unset if never
 inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
 inline constexpr const char* kNodeTimeout = "SYNCRUN_NODE_TIMEOUT";    // seconds, may have a fraction
@@ -97,6 +97,10 @@ bool is_privileged() noexcept;
 
 /// The value of a variable. Null if it is not set, and always null in a program with raised privileges.
 SYNCRUN_EXPORT_FOR_CUDA const char* get(const char* name) noexcept;
+
+/// Whether a variable is a switch that is on ("on" or "1") or off ("off" or "0"). Empty if it is not set, or is empty. Throws
+/// Error (usage) if it has another value.
+SYNCRUN_EXPORT_FOR_CUDA std::optional<bool> switch_in(const char* name);
 
 /// The whole text as a decimal number. Empty if the text is not one, or is out of range.
 std::optional<std::int64_t> whole_number(const char* text) noexcept;

@@ -70,13 +70,7 @@ std::int64_t granted_memory_bytes() {
   return granted;
 }
 
-bool is_memory_checked() {
-  const char* text = environment::get(environment::kMemoryCheck);
-  const std::string_view check = text == nullptr ? "on" : text;
-  if (check == "off") return false;
-  if (check == "on" || check.empty()) return true;
-  environment::throw_bad_value(environment::kMemoryCheck, std::string(check), "on or off");
-}
+bool is_memory_checked() { return environment::switch_in(environment::kMemoryCheck).value_or(true); }
 
 namespace {
 

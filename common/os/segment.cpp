@@ -51,10 +51,7 @@ void dump_used_pages(int signal, siginfo_t* info, void*) {
 /// If the user wants the contents, it writes those of used pages only.
 void limit_core_files(const interprocess::mapped_region& region, int fd) {
   static_cast<void>(::madvise(region.get_address(), region.get_size(), MADV_DONTDUMP));
-  const char* const text = environment::get(environment::kDumpShared);
-  const std::string_view wanted = text == nullptr ? "off" : text;
-  if (wanted.empty() || wanted == "off") return;
-  if (wanted != "on") environment::throw_bad_value(environment::kDumpShared, std::string(wanted), "on or off");
+  if (!environment::switch_in(environment::kDumpShared).value_or(false)) return;
   dumped_base.store(static_cast<std::byte*>(region.get_address()));
   dumped_fd.store(fd);
   struct sigaction action {};

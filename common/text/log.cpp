@@ -76,7 +76,8 @@ class JsonLogger final : public Logger {
 
 bool log_is_json() noexcept {
   const char* const value = ::secure_getenv(kJsonLogVariable);
-  return value != nullptr && std::string_view(value) == "on";
+  const std::string_view text = value == nullptr ? "" : value;
+  return text == "on" || text == "1";
 }
 
 std::string own_line(LogLevel level, std::string_view text) {

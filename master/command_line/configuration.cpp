@@ -42,7 +42,9 @@ std::string describe(const CommandOptions& options, const OptionRow& row) {
   }
   const char* const value = row.variable == nullptr ? nullptr : environment::get(row.variable);
   if (value != nullptr && *value != '\0') {
-    const std::string shown = row.value != nullptr ? value : std::string_view(value) == "off" ? "false" : "true";
+    const std::string shown = row.value != nullptr                                   ? value
+                              : environment::switch_in(row.variable).value_or(false) ? "true"
+                                                                                     : "false";
     return line_of(row, shown, std::string("environment: ") + row.variable);
   }
   if (row.otherwise != nullptr) return line_of(row, row.otherwise, "default");

@@ -164,7 +164,7 @@ WorkerPlacement Binding::place(std::span<const DeviceId> devices, int local_rank
   return placement;
 }
 
-bool reports_bindings() noexcept { return environment::get(environment::kReportBindings) != nullptr; }
+bool reports_bindings() { return environment::switch_in(environment::kReportBindings).value_or(false); }
 
 std::string cpu_list(std::span<const int> cores) {
   std::string text;

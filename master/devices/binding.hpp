@@ -63,7 +63,7 @@ class Binding {
 };
 
 /// Whether --report-bindings was given.
-bool reports_bindings() noexcept;
+bool reports_bindings();
 
 /// The line of --report-bindings about a rank: "rank 0 on cpu0: cores 0-3, NUMA node 0". `cores` are those on which its
 /// process may run, `asked` those that it was to be bound to (empty: any), and `usable` those of this process.

@@ -81,9 +81,8 @@ void WorkerWatcher::on_start(int local_rank, pid_t pid) noexcept {
 }
 
 std::string WorkerWatcher::news_of_start(int local_rank, pid_t pid) const {
-  if (!devices::reports_bindings()) return {};
   try {
-    return describe_cores(local_rank, pid);
+    return devices::reports_bindings() ? describe_cores(local_rank, pid) : std::string();
   } catch (const std::exception& error) {
     return std::string("cannot report the cores of a rank: ") + error.what();
   }

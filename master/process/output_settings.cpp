@@ -13,15 +13,6 @@ namespace syncrun::detail::master::process {
 
 namespace {
 
-/// Whether the variable is on or off. Empty if it is not set.
-std::optional<bool> switch_in(const char* variable) {
-  const char* const value = environment::get(variable);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  const std::string text = value;
-  if (text == "on" || text == "off") return text == "on";
-  environment::throw_bad_value(variable, text, "on or off");
-}
-
 text::RankList ranks_in(const char* variable, const text::RankList& otherwise) {
   const char* const value = environment::get(variable);
   if (value == nullptr || *value == '\0') return otherwise;
@@ -68,9 +59,9 @@ std::optional<LogLimit> parse_log_limit(std::string_view text) noexcept {
 
 OutputSettings output_from_environment() {
   OutputSettings settings;
-  settings.has_tags = switch_in(environment::kTag).value_or(true);
-  settings.has_times = switch_in(environment::kTimestamps).value_or(false);
-  settings.is_json_log = switch_in(text::kJsonLogVariable).value_or(false);
+  settings.has_tags = environment::switch_in(environment::kTag).value_or(true);
+  settings.has_times = environment::switch_in(environment::kTimestamps).value_or(false);
+  settings.is_json_log = environment::switch_in(text::kJsonLogVariable).value_or(false);
   settings.shown = ranks_in(environment::kOnlyRank, settings.shown);
   settings.logged = ranks_in(environment::kTee, settings.logged);
   settings.only_logged = ranks_in(environment::kRedirect, settings.only_logged);

@@ -91,7 +91,7 @@ void announce(const settings::Settings& settings, const protocol::ControlBlock& 
                     std::string(text::get_text(control.worker(rank).hardware)));
   }
   const bool is_printed =
-      protocol::supervisor_link().is_connected() && environment::get(environment::kQuiet) == nullptr;
+      protocol::supervisor_link().is_connected() && !environment::switch_in(environment::kQuiet).value_or(false);
   for (const auto& line : lines) {
     if (is_printed) std::fputs(text::own_line(LogLevel::info, line).c_str(), stderr);
     else logger.info(line);

@@ -8,7 +8,6 @@
 #include "common/os/environment.hpp"
 #include "common/os/folder_check.hpp"
 #include "common/os/interfaces.hpp"
-#include "common/os/memory_limit.hpp"
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/log.hpp"
@@ -127,7 +126,8 @@ void choose_tree(Settings& settings) {
 
 /// Checks variables that are read later or by other code, so that a mistake shows before anything is started.
 void check_variables() {
-  static_cast<void>(os::is_memory_checked());
+  for (const char* name : {environment::kMemoryCheck, environment::kQuiet, environment::kReportBindings})
+    static_cast<void>(environment::switch_in(name));
   static_cast<void>(node_timeout_from_environment());
   static_cast<void>(devices::bind_to_from_environment());
   const std::string restart = from_environment(environment::kRestart);

@@ -133,17 +133,29 @@ class PublicVariables : public OnBothFronts {};
 INSTANTIATE_ON_BOTH_FRONTS(PublicVariables);
 
 TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
-  for (const auto& [name, value] : Settings{
-           {"TIMEOUT", "soon"},    {"TIMEOUT", "nan"},      {"TIMEOUT", "1e99"},       {"START_TIMEOUT", "-1"},
-           {"LOG_LEVEL", "loud"},  {"METRICS", "0"},        {"RESERVE_BYTES", "much"}, {"RESERVE_BYTES", "0"},
-           {"MEMORY_CHECK", "no"}, {"NODE_TIMEOUT", "0.4"}, {"TREE_FROM", "1"},        {"BIND_TO", "slot"},
-           {"TAG", "maybe"},       {"TIMESTAMPS", "1"},     {"JSON_LOG", "yes"},       {"ONLY_RANK", "x"},
-           {"LOG_SIZE", "much"},   {"WRAP", "x:env"},       {"DEVICES", "gpx0"},       {"NPROC_PER_NODE", "many"}}) {
+  for (const auto& [name, value] :
+       Settings{{"TIMEOUT", "soon"},    {"TIMEOUT", "nan"},      {"TIMEOUT", "1e99"},       {"START_TIMEOUT", "-1"},
+                {"LOG_LEVEL", "loud"},  {"METRICS", "0"},        {"RESERVE_BYTES", "much"}, {"RESERVE_BYTES", "0"},
+                {"MEMORY_CHECK", "no"}, {"NODE_TIMEOUT", "0.4"}, {"TREE_FROM", "1"},        {"BIND_TO", "slot"},
+                {"TAG", "maybe"},       {"TIMESTAMPS", "2"},     {"JSON_LOG", "yes"},       {"ONLY_RANK", "x"},
+                {"LOG_SIZE", "much"},   {"WRAP", "x:env"},       {"QUIET", "no"},           {"REPORT_BINDINGS", "yes"},
+                {"DUMP_SHARED", "all"}, {"DEVICES", "gpx0"},     {"NPROC_PER_NODE", "many"}}) {
     OddRun run = run_with({{name, value}}, GetParam());
     run.expect_end(GetParam() == Front::syncrun ? kUsageExit : 1);
     for (const std::string& words : {"SYNCRUN_" + name, std::string("expected "), "'" + value + "'"})
       EXPECT_THAT(run.last_error_line(), HasSubstr(words));
   }
+}
+
+TEST(PublicVariablesThatAreSwitches, MayBeOff) {
+  OddRun off = run_with({{"QUIET", "off"}, {"REPORT_BINDINGS", "0"}}, Front::syncrun);
+  off.expect_end(0);
+  EXPECT_THAT(off.errors(), HasSubstr("rank 0 on cpu0, rank 1 on cpu1\n"));
+  EXPECT_THAT(off.errors(), Not(HasSubstr("rank 0 on cpu0: core")));
+  OddRun on = run_with({{"QUIET", "1"}, {"REPORT_BINDINGS", "on"}}, Front::syncrun);
+  on.expect_end(0);
+  EXPECT_THAT(on.errors(), HasSubstr("rank 0 on cpu0: core"));
+  EXPECT_THAT(on.errors(), Not(HasSubstr("rank 0 on cpu0, rank 1 on cpu1\n")));
 }
 
 TEST(PublicVariableOfRestarts, WithABadValueIsNamedUnlessSyncrunReplacesIt) {

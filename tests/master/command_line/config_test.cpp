@@ -62,7 +62,7 @@ TEST_F(Config, ComesAfterTheCommandLineAndTheEnvironment) {
   write("timeout = 7.5\nlog-level = 'error'\ntag = false\nquiet = true\nonly-rank = [0, '2-3']\n");
   EXPECT_THAT(output(report_, start()), AllOf(HasSubstr("SYNCRUN_TIMEOUT=7.5\n"),
                                               HasSubstr("SYNCRUN_LOG_LEVEL=error\n"), HasSubstr("SYNCRUN_TAG=off\n"),
-                                              HasSubstr("SYNCRUN_QUIET=1\n"), HasSubstr("SYNCRUN_ONLY_RANK=0,2-3\n")));
+                                              HasSubstr("SYNCRUN_QUIET=on\n"), HasSubstr("SYNCRUN_ONLY_RANK=0,2-3\n")));
   EXPECT_THAT(output(report_, start("SYNCRUN_TIMEOUT", "8")), HasSubstr("SYNCRUN_TIMEOUT=8\n"));
   Words words = report_;
   words.insert(words.begin(), {"--timeout", "9", "--tag"});

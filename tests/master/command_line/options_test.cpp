@@ -69,11 +69,11 @@ TEST(CommandLine, TakesEveryOption) {
   EXPECT_EQ(options.max_restarts, 3);
   EXPECT_THAT(master::command_line::environment_for(options).set,
               ElementsAre(Pair("SYNCRUN_NPROC_PER_NODE", "3"), Pair("SYNCRUN_BIND_TO", "core"),
-                          Pair("SYNCRUN_REPORT_BINDINGS", "1"), Pair("SYNCRUN_TIMEOUT", "0.5"),
+                          Pair("SYNCRUN_REPORT_BINDINGS", "on"), Pair("SYNCRUN_TIMEOUT", "0.5"),
                           Pair("SYNCRUN_START_TIMEOUT", "0"), Pair("SYNCRUN_LOG_DIR", "/tmp/logs"),
                           Pair("SYNCRUN_LOG_LEVEL", "debug"), Pair("SYNCRUN_PROFILE", "-"),
                           Pair("SYNCRUN_TRACE", "/tmp/trace.json"), Pair("SYNCRUN_METRICS", "unix:/tmp/socket"),
-                          Pair("SYNCRUN_QUIET", "1")));
+                          Pair("SYNCRUN_QUIET", "on")));
 }
 
 TEST(CommandLine, WantsAPlaceForMetrics) {

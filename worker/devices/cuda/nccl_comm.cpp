@@ -6,7 +6,6 @@
 #include <cstring>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,12 +37,7 @@ double share_of(std::int64_t rows, const comm::RankWeights& weights) noexcept {
 }
 
 /// False if the user has turned the three steps off.
-bool wants_steps_by_node() {
-  const char* const text = environment::get(environment::kReduceByNode);
-  if (text == nullptr || std::string_view(text) == "on") return true;
-  if (std::string_view(text) == "off") return false;
-  text::throw_usage(std::string(environment::kReduceByNode) + ": expected on or off, got '" + text + "'");
-}
+bool wants_steps_by_node() { return environment::switch_in(environment::kReduceByNode).value_or(true); }
 
 }  // namespace
 
