@@ -13,7 +13,33 @@ namespace syncrun::detail::environment {
 
 bool is_privileged() noexcept { return ::getauxval(AT_SECURE) != 0; }
 
-const char* get(const char* name) noexcept { return ::secure_getenv(name); }
+namespace {
+
+using Taken = std::array<std::optional<std::string>, kOfOneJob.size()>;
+
+Taken& taken_options() {
+  static auto* const taken = new Taken;  // never destroyed, since destructors of the program may open a session
+  return *taken;
+}
+
+}  // namespace
+
+void take_options_of_job() {
+  for (std::size_t i = 0; i < kOfOneJob.size(); ++i) {
+    const char* const value = ::secure_getenv(kOfOneJob[i]);
+    if (value == nullptr) continue;
+    taken_options()[i] = value;
+    ::unsetenv(kOfOneJob[i]);
+  }
+}
+
+const char* get(const char* name) noexcept {
+  if (const char* const value = ::secure_getenv(name)) return value;
+  for (std::size_t i = 0; i < kOfOneJob.size(); ++i) {
+    if (const auto& taken = taken_options()[i]; taken && std::strcmp(kOfOneJob[i], name) == 0) return taken->c_str();
+  }
+  return nullptr;
+}
 
 std::optional<bool> switch_in(const char* name) {
   const char* const value = get(name);

@@ -38,6 +38,14 @@ inline constexpr const char* kReportBindings = "SYNCRUN_REPORT_BINDINGS";
 inline constexpr const char* kWrap = "SYNCRUN_WRAP";                   // lines such as "0,2:gdb --args"
 inline constexpr const char* kWrapTerminal = "SYNCRUN_WRAP_TERMINAL";  // a command that runs wrappers in terminals
 
+/// Options of one job. A program that a process of the job starts is a job of its own: it would write to the same files,
+/// want the same port, or lack a rank. So each process takes these out of its environment.
+inline constexpr std::array kOfOneJob{kLogDir,  kTee,   kRedirect, kLogSize, kOnlyRank,
+                                      kProfile, kTrace, kMetrics,  kWrap,    kWrapTerminal};
+/// Removes these from the environment. get() still returns their values. Called when main() begins, since other threads must
+/// not use the environment meanwhile.
+void take_options_of_job();
+
 // Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.
 inline constexpr const char* kNode = "SYNCRUN_NODE";  // the number of this node; 0 is the master's
 
@@ -95,7 +103,7 @@ inline constexpr const char* kNodeRank = "NODE_RANK";
 /// see AT_SECURE in getauxval(3)). Its environment must not be trusted then.
 bool is_privileged() noexcept;
 
-/// The value of a variable. Null if it is not set, and always null in a program with raised privileges.
+/// The value of a variable, also if take_options_of_job() has removed it. Null if it is not set, and always null in a program with raised privileges.
 SYNCRUN_EXPORT_FOR_CUDA const char* get(const char* name) noexcept;
 
 /// Whether a variable is a switch that is on ("on" or "1") or off ("off" or "0"). Empty if it is not set, or is empty. Throws

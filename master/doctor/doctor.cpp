@@ -86,10 +86,7 @@ std::vector<std::string> probe_command(const std::string& probe) {
 /// jobs. It reads no configuration file, which may ask for the same: there is none in this folder.
 std::vector<std::pair<std::string, std::string>> probe_variables() {
   std::vector<std::pair<std::string, std::string>> variables{{"XDG_CONFIG_HOME", "/dev/null"}};
-  for (const char* const name : {environment::kLogDir, environment::kTee, environment::kRedirect, environment::kLogSize,
-                                 environment::kOnlyRank, environment::kProfile, environment::kTrace,
-                                 environment::kMetrics, environment::kWrap, environment::kWrapTerminal})
-    variables.emplace_back(name, "");
+  for (const char* const name : environment::kOfOneJob) variables.emplace_back(name, "");
   return variables;
 }
 

@@ -109,6 +109,34 @@ TEST_P(Inherited, NoEnvironmentAtAllIsEnough) {
   });
 }
 
+TEST_P(Inherited, OptionsOfOneJobReachNoProgramThatTheJobStarts) {
+  const TemporaryFolder folder;
+  const std::vector<std::pair<std::string, std::string>> options{{"LOG_DIR", folder.at("logs")},
+                                                                 {"TEE", "all"},
+                                                                 {"REDIRECT", "1"},
+                                                                 {"LOG_SIZE", "100M"},
+                                                                 {"ONLY_RANK", "0,1"},
+                                                                 {"PROFILE", folder.at("profile.json")},
+                                                                 {"TRACE", folder.at("trace")},
+                                                                 {"METRICS", folder.at("metrics")},
+                                                                 {"WRAP", "0:env ODD_WRAPPED=1"},
+                                                                 {"WRAP_TERMINAL", "env"}};
+  OddRun run = run_after(
+      [&] {
+        for (const auto& [name, value] : options) ::setenv(("SYNCRUN_" + name).c_str(), value.c_str(), 1);
+        ::setenv("SYNCRUN_TIMEOUT", "100", 1);
+      },
+      GetParam(), {"nest"});
+  run.expect_end(0);
+  const std::string all =
+      run.output() + text_of(folder / "logs" / "rank0.log") + text_of(folder / "logs" / "rank1.log");
+  EXPECT_THAT(run.output(), HasSubstr("SYNCRUN_TIMEOUT=100\n"));
+  EXPECT_THAT(all, HasSubstr("\nODD_WRAPPED=1\n"));
+  EXPECT_THAT(text_of(folder / "logs" / "rank1.log"), HasSubstr("SYNCRUN_TIMEOUT=100\n"));
+  for (const auto& [name, value] : options) EXPECT_THAT(all, Not(HasSubstr("\nSYNCRUN_" + name + "="))) << name;
+  for (const char* file : {"profile.json", "trace", "metrics"}) EXPECT_NE(text_of(folder / file), "") << "it holds";
+}
+
 // ---- signals ----------------------------------------------------------------------------------------------------
 
 void ignore_all() {

@@ -242,6 +242,12 @@ int say_privileged() {
   return 0;
 }
 
+/// nest: the master, and then each worker, starts a program that prints its environment.
+void nest(sr::Session& session) {
+  static_cast<void>(std::system("env"));
+  session.function([](sr::CpuWorker&) { static_cast<void>(std::system("env")); }, "nest")();
+}
+
 /// late FILE: prints "ready", and opens its session when the file exists.
 int late(int argc, char** argv) {
   std::printf("ready\n");
@@ -276,6 +282,7 @@ int main(int argc, char** argv) {
   if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
   if (name == "locale") return sr::run(argc, argv, follow_locale);
   if (name == "privileged") return say_privileged();
+  if (name == "nest") return sr::run(argc, argv, nest);
   if (name == "hold") return sr::run(argc, argv, hold);
   std::fprintf(stderr, "no program '%.*s'\n", static_cast<int>(name.size()), name.data());
   return 2;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "common/os/environment.hpp"
 #include "common/protocol/process_role.hpp"
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/errors.hpp"
@@ -74,6 +75,7 @@ void refuse_in_worker() {
 }  // namespace detail
 
 std::optional<int> serve_if_worker(int, char**) {
+  detail::environment::take_options_of_job();
   if (const auto code = detail::worker::helper_processes::serve_if_helper()) return code;
   // Never destroyed: the sign of life must stay mapped until the kernel has marked it. The pointer is static, so that
   // leak checkers do not report it.
