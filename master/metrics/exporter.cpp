@@ -87,10 +87,15 @@ class FileExporter final : public Exporter {
   void replace() {
     const std::string fresh = path_ + ".new";
     process::OutputFile file(fresh, kMetricsFile);
-    file.write(text_());
-    file.close();
-    if (::rename(fresh.c_str(), path_.c_str()) != 0)
-      text::throw_errno(std::string("cannot write ") + kMetricsFile + " " + path_);
+    try {
+      file.write(text_());
+      file.close();
+      if (::rename(fresh.c_str(), path_.c_str()) != 0)
+        text::throw_errno(std::string("cannot write ") + kMetricsFile + " " + path_);
+    } catch (...) {
+      ::unlink(fresh.c_str());
+      throw;
+    }
   }
 
   std::string path_;

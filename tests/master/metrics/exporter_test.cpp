@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -12,6 +13,7 @@
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -130,6 +132,21 @@ TEST(MetricsFile, ThatCannotBeWrittenIsRefusedWithTheOption) {
   EXPECT_THAT(error_text([&] { open(folder.at(".")); }), AllOf(HasSubstr("--metrics"), HasSubstr("a folder")));
   std::filesystem::create_symlink("elsewhere", folder.at("link"));
   EXPECT_THAT(error_text([&] { open(folder.at("link")); }), AllOf(HasSubstr("--metrics"), HasSubstr("symbolic link")));
+}
+
+TEST(MetricsFile, LeavesNoPartOfItselfIfItCannotBeWritten) {
+  const TemporaryFolder folder;
+  const std::string path = folder.at("calls.prom");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{100, before.rlim_max};
+  ::signal(SIGXFSZ, SIG_IGN);  // or the kernel would end the test
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string error = error_text([&] { open(path, [] { return std::string(200, 'x'); }); });
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_THAT(error, AllOf(HasSubstr("--metrics"), HasSubstr("File too large")));
+  EXPECT_TRUE(folder.is_empty());
 }
 
 TEST(MetricsPort, AnswersOverHttp) {
