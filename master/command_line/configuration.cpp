@@ -20,8 +20,8 @@ std::string toml_value(const OptionRow& row, const std::string& value) {
   return row.value == nullptr ? value : text::json_string(value);
 }
 
-std::string line_of(const OptionRow& row, const std::string& value, const std::string& source) {
-  std::string line = row.name + (" = " + toml_value(row, value));
+std::string line_of(const std::string& name, const std::string& value, const std::string& source) {
+  std::string line = name + " = " + value;
   line.resize(std::max(kSourceColumn, line.size() + 1), ' ');
   return line + "# " + source + "\n";
 }
@@ -38,16 +38,16 @@ const CommandOptions::Given* deciding(const CommandOptions& options, const Optio
 std::string describe(const CommandOptions& options, const OptionRow& row) {
   if (const auto* const given = deciding(options, row)) {
     const std::string is_on = given->name == row.name ? "true" : "false";
-    return line_of(row, row.value == nullptr ? is_on : given->value, given->source);
+    return line_of(row.name, toml_value(row, row.value == nullptr ? is_on : given->value), given->source);
   }
   const char* const value = row.variable == nullptr ? nullptr : environment::get(row.variable);
   if (value != nullptr && *value != '\0') {
     const std::string shown = row.value != nullptr                                   ? value
                               : environment::switch_in(row.variable).value_or(false) ? "true"
                                                                                      : "false";
-    return line_of(row, shown, std::string("environment: ") + row.variable);
+    return line_of(row.name, toml_value(row, shown), std::string("environment: ") + row.variable);
   }
-  if (row.otherwise != nullptr) return line_of(row, row.otherwise, "default");
+  if (row.otherwise != nullptr) return line_of(row.name, toml_value(row, row.otherwise), "default");
   return std::string("# ") + row.name + " is not set\n";
 }
 
@@ -62,6 +62,9 @@ std::string describe_configuration(const CommandOptions& options) {
     const bool is_opposite = std::string_view(row.name).starts_with("no-");
     if (!row.is_for_command_line && !is_opposite) text += describe(options, row);
   }
+  if (!options.program_variables.empty()) text += "[env]\n";
+  for (const CommandOptions::Given& each : options.program_variables)
+    text += line_of(each.name, text::json_string(each.value), each.source);
   return text;
 }
 

@@ -21,7 +21,7 @@ bool is_variable_name(std::string_view name) noexcept {
 
 }  // namespace
 
-void set_environment(const std::string& option, const std::string& text) {
+std::string set_environment(const std::string& option, const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
   if (!is_variable_name(name)) text::throw_usage(option + ": expected NAME=VALUE, got '" + text + "'");
@@ -35,20 +35,25 @@ void set_environment(const std::string& option, const std::string& text) {
   } else if (std::getenv(name.c_str()) == nullptr) {
     text::throw_usage(option + ": expected a variable that is set, or NAME=VALUE; " + name + " is not set");
   }
+  return name;
 }
 
-void set_environment_from_file(const std::string& option, const std::string& path) {
+std::vector<std::pair<std::string, std::string>> set_environment_from_file(const std::string& option,
+                                                                           const std::string& path) {
   std::error_code ignored;
   std::ifstream file(path);
   if (!file || std::filesystem::is_directory(path, ignored))
     text::throw_usage(option + ": expected a file of lines NAME=VALUE, but " + path + " cannot be read");
+  std::vector<std::pair<std::string, std::string>> names;
   int number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty() || line.front() == '#') continue;
-    set_environment(option + ": " + path + ", line " + std::to_string(number), line);
+    const std::string place = path + ", line " + std::to_string(number);
+    names.emplace_back(set_environment(option + ": " + place, line), place);
   }
+  return names;
 }
 
 }  // namespace syncrun::detail::master::command_line

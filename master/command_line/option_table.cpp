@@ -138,13 +138,13 @@ std::string choose_json_log(CommandOptions&, const std::string&, const std::stri
 }
 
 /// Sets a variable of this process. The program inherits it.
-std::string set_variable(CommandOptions&, const std::string& name, const std::string& text) {
-  set_environment(name, text);
+std::string set_variable(CommandOptions& options, const std::string& name, const std::string& text) {
+  options.note_variable(set_environment(name, text), "command line");
   return text;
 }
 
-std::string set_variables_of_file(CommandOptions&, const std::string& name, const std::string& text) {
-  set_environment_from_file(name, text);
+std::string set_variables_of_file(CommandOptions& options, const std::string& name, const std::string& text) {
+  for (const auto& [variable, place] : set_environment_from_file(name, text)) options.note_variable(variable, place);
   return text;
 }
 

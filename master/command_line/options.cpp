@@ -136,6 +136,11 @@ bool CommandOptions::is_given(std::string_view name) const {
   return std::any_of(given.begin(), given.end(), [name](const Given& each) { return each.name == name; });
 }
 
+void CommandOptions::note_variable(const std::string& name, const std::string& source) {
+  std::erase_if(program_variables, [&](const Given& each) { return each.name == name; });
+  program_variables.push_back({name, std::getenv(name.c_str()), source});
+}
+
 namespace {
 
 /// Options of other tools begin with one dash or have '_' in their names. Writes the word as getopt reads it. It must
@@ -194,12 +199,23 @@ bool has_device_choice(const CommandOptions& options) {
          is_set(environment::kDevices) || is_set(environment::kProcesses) || is_set(environment::kContexts);
 }
 
+/// A variable that is set comes before the one in the file.
+void take_variable(CommandOptions& options, const ConfigEntry& entry) {
+  const auto has_name = [&](const CommandOptions::Given& each) { return each.name == entry.name; };
+  if (std::getenv(entry.name.c_str()) == nullptr) {
+    set_environment(entry.place, entry.name + "=" + entry.value);
+    options.note_variable(entry.name, entry.place);
+  } else if (std::none_of(options.program_variables.begin(), options.program_variables.end(), has_name)) {
+    options.note_variable(entry.name, "environment");
+  }
+}
+
 /// Takes what the file says, unless the command line or the environment says something else.
 void read_config(CommandOptions& options) {
   const bool has_devices = has_device_choice(options);
   for (const ConfigEntry& entry : read_config_file(config_path())) {
     if (entry.is_variable) {
-      if (std::getenv(entry.name.c_str()) == nullptr) set_environment(entry.place, entry.name + "=" + entry.value);
+      take_variable(options, entry);
       continue;
     }
     const auto table = option_table();

@@ -30,6 +30,11 @@ struct CommandOptions {
   std::vector<Given> given;
   bool is_given(std::string_view name) const;
 
+  /// The variables of --env, of --env-file and of the table [env] in the file, with the values that the program gets. The
+  /// source may also be "environment", which comes before the file.
+  std::vector<Given> program_variables;
+  void note_variable(const std::string& name, const std::string& source);
+
   // For `syncrun` alone.
   std::string error_file;  ///< Empty: none.
   std::string pid_file;    ///< Empty: none.

@@ -131,6 +131,21 @@ TEST_F(Config, IsShownWithTheSourceOfEachValue) {
   EXPECT_EQ(run.exit_code(), 2);
 }
 
+TEST_F(Config, ShowsTheVariablesForTheProgramAsItsLastTable) {
+  EXPECT_THAT(output({"config"}, start()), Not(HasSubstr("[env]")));
+  write("[env]\nOF_FILE = 3\nOF_BOTH = 'file'\nOF_LINE = 'file'\n");
+  write_text(folder_.at("env"), "# a comment\nOF_ENV_FILE=x=\"y\"\n");
+  const Words words{"config", "--env-file", folder_.at("env"), "-x", "OF_LINE=line", "--timeout", "3"};
+  const std::string shown = output(words, start("OF_BOTH", "environment"));
+  EXPECT_THAT(shown,
+              AllOf(HasSubstr("\n[env]\n"), ContainsRegex("OF_FILE = \"3\" +# " + file() + ", line 2\n"),
+                    ContainsRegex("OF_BOTH = \"environment\" +# environment\n"),
+                    ContainsRegex("OF_LINE = \"line\" +# command line\n"), HasSubstr("OF_ENV_FILE = \"x=\\\"y\\\"\""),
+                    HasSubstr("# " + folder_.at("env") + ", line 2\n")));
+  write(shown);  // it is itself a configuration file
+  EXPECT_THAT(output({"config"}, start()), ContainsRegex("OF_ENV_FILE = .* +# " + file()));
+}
+
 TEST(ConfigWithoutToml, IsRefused) {
   if (SYNCRUN_HAS_TOML) GTEST_SKIP() << "built with toml++";
   const TemporaryFolder folder;
