@@ -18,58 +18,110 @@ constexpr std::array kAliases{
     Alias{"tag-output", "tag"},    Alias{"label", "tag"},    Alias{"timestamp-output", "timestamps"},
 };
 
-/// Options of mpirun, srun, torchrun and the like that users try here, and what to do in Syncrun.
-struct ForeignOption {
-  std::string_view name;  // in small letters, with '-' for '_'
-  std::string_view advice;
-};
 constexpr std::string_view kWorkersAdvice = "write -n N for the number of workers on this machine";
+constexpr std::string_view kGpusAdvice = "write -n N or -n gpu for the GPUs of this machine";
 constexpr std::string_view kNodesAdvice =
     "on several machines, an engine starts syncrun: srun -N NODES --mpi=pmix syncrun program, or mpirun -H HOSTS "
-    "--map-by "
-    "ppr:1:node --bind-to none syncrun program";
+    "--map-by ppr:1:node --bind-to none syncrun program";
 constexpr std::string_view kBindingAdvice =
     "leave it out: syncrun binds workers by itself, and --bind-to says to what. (It is an option of mpirun or srun, "
-    "which "
-    "stands before syncrun)";
+    "which stands before syncrun)";
+constexpr std::string_view kEngineAdvice =
+    "it is an option of mpirun or srun, which stands before syncrun: mpirun OPTIONS syncrun program";
 constexpr std::string_view kMeetingAdvice = "leave it out: the workers of a job find each other by themselves";
+constexpr std::string_view kLogAdvice =
+    "write --log-dir DIR: each rank has a file there, with both of its streams. --tee RANKS chooses the ranks, and "
+    "lines of "
+    "--redirect RANKS are in their files only";
+constexpr std::string_view kVariableAdvice =
+    "write --env NAME=VALUE for each variable. The program inherits all variables that are set";
+constexpr std::string_view kTagAdvice = "leave it out: each line begins with its rank, unless --no-tag is given";
+constexpr std::string_view kEndAdvice = "leave it out: if a worker fails, syncrun ends the whole job";
+
+/// In small letters, with '-' for '_'. An option with two dashes also stands for that with one.
 constexpr auto kForeignOptions = std::to_array<ForeignOption>({
+    // How many workers
     {"-np", kWorkersAdvice},  // -np2
     {"-c", kWorkersAdvice},
     {"--n", kWorkersAdvice},
     {"--ntasks", kWorkersAdvice},
     {"--ntasks-per-node", kWorkersAdvice},
     {"--num-processes", kWorkersAdvice},
-    {"--num-gpus", "write -n N or -n gpu for the GPUs of this machine"},
-    {"--gpus", "write -n N or -n gpu for the GPUs of this machine"},
-    {"--gpus-per-node", "write -n N or -n gpu for the GPUs of this machine"},
+    {"--ppn", kWorkersAdvice},
+    {"--num-gpus", kGpusAdvice},
+    {"--gpus", kGpusAdvice},
+    {"--gpus-per-node", kGpusAdvice},
+    {"--gpus-per-task", kGpusAdvice},
+    {"--gres", kGpusAdvice},
     {"--cpu", "write -n cpu, or name the devices: --devices cpu0,cpu1"},
+    {"--oversubscribe", "leave it out: -n may be larger than the number of cores"},
+    // Where
+    {"-n", kNodesAdvice},  // -N
+    {"-w", kNodesAdvice},
+    {"-h", kNodesAdvice},  // -H
+    {"-f", kNodesAdvice},
     {"--num-nodes", kNodesAdvice},
-    {"-h", kNodesAdvice},
+    {"--nodelist", kNodesAdvice},
     {"--host", kNodesAdvice},
     {"--hosts", kNodesAdvice},
-    {"-hosts", kNodesAdvice},
     {"--hostfile", kNodesAdvice},
-    {"-hostfile", kNodesAdvice},
     {"--machinefile", kNodesAdvice},
-    {"-machinefile", kNodesAdvice},
-    {"-bind-to", "write --bind-to with two dashes"},
+    {"--bind-to", "write --bind-to with two dashes"},
     {"--map-by", kBindingAdvice},
+    {"--rank-by", kBindingAdvice},
     {"--cpu-bind", kBindingAdvice},
     {"--cpus-per-task", kBindingAdvice},
+    {"--numa-binding", kBindingAdvice},
+    {"--use-hwthread-cpus", kBindingAdvice},
+    // Of the engine
+    {"--mca", kEngineAdvice},
+    {"--mpi", kEngineAdvice},
+    {"--partition", kEngineAdvice},
+    {"--exclusive", kEngineAdvice},
+    {"--job-name", kEngineAdvice},
+    {"--allow-run-as-root", "leave it out: syncrun itself may run as root. (mpirun has it, before syncrun)"},
+    // How the workers find each other
+    {"--node-rank", kMeetingAdvice},
+    {"--master-addr", kMeetingAdvice},
+    {"--master-port", kMeetingAdvice},
+    {"--local-addr", kMeetingAdvice},
+    {"--rdzv-backend", kMeetingAdvice},
+    {"--rdzv-endpoint", kMeetingAdvice},
+    {"--rdzv-id", kMeetingAdvice},
+    {"--rdzv-conf", kMeetingAdvice},
+    // Output
     {"--redirects", "write --redirect RANKS --log-dir DIR; both streams of a rank go to one file"},
     {"-r", "write --redirect RANKS --log-dir DIR; both streams of a rank go to one file"},
     {"-t", "write --tee RANKS --log-dir DIR; both streams of a rank go to one file"},
     {"--local-ranks-filter", "write --only-rank RANKS"},
-    {"--output-filename", "write --log-dir DIR"},
-    {"-l", "leave it out: each line begins with its rank, unless --no-tag is given"},
-    {"--node-rank", kMeetingAdvice},
-    {"--master-addr", kMeetingAdvice},
-    {"--master-port", kMeetingAdvice},
-    {"--rdzv-backend", kMeetingAdvice},
-    {"--rdzv-endpoint", kMeetingAdvice},
-    {"--rdzv-id", kMeetingAdvice},
-    {"--oversubscribe", "leave it out: -n may be larger than the number of cores"},
+    {"--output", kLogAdvice},
+    {"--error", kLogAdvice},
+    {"-o", kLogAdvice},
+    {"-e", kLogAdvice},
+    {"--output-filename", kLogAdvice},
+    {"-l", kTagAdvice},
+    {"--prefix-rank", kTagAdvice},
+    {"--unbuffered", "leave it out: syncrun shows each line as soon as it is complete"},
+    {"-u", "leave it out: syncrun shows each line as soon as it is complete"},
+    {"--input", "write syncrun ... program < FILE. The master reads it, and workers have no input"},
+    {"--report-pid", "write --pid-file FILE"},
+    {"--xml", "write --json-log for the log, or --error-file FILE for the reason of a failure"},
+    {"--xterm", "write --wrap 'RANKS:gdb --args' --wrap-terminal xterm"},
+    {"--multi-prog", "all ranks run one program. --wrap RANKS:COMMAND puts a command before the workers of some"},
+    // The program
+    {"--export", kVariableAdvice},
+    {"--genv", kVariableAdvice},
+    {"--genvall", kVariableAdvice},
+    {"-env", "write --env NAME=VALUE with two dashes"},
+    {"-d", "write --cwd DIR"},  // -D
+    {"--role", "leave it out: the workers of a job have one role"},
+    {"--start-method", "leave it out: workers are processes of the program itself"},
+    {"--monitor-interval", "leave it out: syncrun sees at once that a process has ended"},
+    {"--kill-on-bad-exit", kEndAdvice},
+    {"-k", kEndAdvice},  // -K
+    {"--time", "write timeout TIME syncrun ... for the whole job, or --timeout SECONDS for each call"},
+    {"-m", "name a program: syncrun ... ./program. It does not run modules of Python"},
+    {"--module", "name a program: syncrun ... ./program. It does not run modules of Python"},
 });
 
 /// How many letters to insert, remove or replace to get from one word to the other.
@@ -117,14 +169,21 @@ std::string own_spelling(std::string_view word) {
   return spelled;
 }
 
+std::span<const ForeignOption> foreign_options() noexcept { return kForeignOptions; }
+
 std::string advice_on_option(const std::string& word, std::span<const std::string_view> own) {
   std::string name = word.substr(0, word.find('='));
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char letter) { return letter == '_' ? '-' : static_cast<char>(std::tolower(letter)); });
-  const auto found = std::find_if(kForeignOptions.begin(), kForeignOptions.end(),
-                                  [&](const ForeignOption& each) { return each.name == name; });
-  if (found != kForeignOptions.end()) return std::string(found->advice);
-  if (!name.starts_with("--")) return {};
+  const bool has_two_dashes = name.starts_with("--");
+  const bool has_number = !has_two_dashes && name.size() > 2 && std::isdigit(static_cast<unsigned char>(name[2])) != 0;
+  // mpirun accepts long options with one dash too. A number may follow a letter, such as -N2.
+  for (const std::string& spelled : {name, has_two_dashes ? name : "-" + name, has_number ? name.substr(0, 2) : name}) {
+    const auto found = std::find_if(kForeignOptions.begin(), kForeignOptions.end(),
+                                    [&](const ForeignOption& each) { return each.name == spelled; });
+    if (found != kForeignOptions.end()) return std::string(found->advice);
+  }
+  if (!has_two_dashes) return {};
   const std::string almost = nearest(name, own);
   return almost.empty() ? std::string() : "did you mean " + almost + "?";
 }

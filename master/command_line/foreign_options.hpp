@@ -15,6 +15,13 @@ struct Alias {
 };
 std::span<const Alias> aliases() noexcept;
 
+/// An option of mpirun, srun, torchrun and the like that users try here, and what to do in Syncrun.
+struct ForeignOption {
+  std::string_view name;
+  std::string_view advice;
+};
+std::span<const ForeignOption> foreign_options() noexcept;
+
 /// How `syncrun` spells a word of the command line that may be an option of another tool: "--log-dir" for "--log_dir", and
 /// "--np" for "-np". Other words stay as they are.
 std::string own_spelling(std::string_view word);

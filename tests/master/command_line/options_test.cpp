@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
+#include <regex>
 
+#include "master/command_line/foreign_options.hpp"
+#include "master/command_line/option_table.hpp"
 #include "tests/common/error_text.hpp"
 
 namespace syncrun::detail {
@@ -196,6 +201,33 @@ TEST(CommandLine, SaysWhatToWriteForTheOptionsOfOtherTools) {
     EXPECT_THAT(refusal({option, "prog"}), HasSubstr("; leave it out: the workers of a job find each other"));
 }
 
+TEST(CommandLine, AnswersEachOptionOfOtherToolsWithOptionsThatItHas) {
+  const auto is_own = [](const std::string& name) {
+    const auto table = master::command_line::option_table();
+    return std::any_of(table.begin(), table.end(), [&](const auto& row) { return name == row.name; });
+  };
+  for (const auto& [name, advice] : master::command_line::foreign_options()) {
+    const std::string word(name);
+    const bool is_letter = word.size() == 2;
+    const bool is_own_letter = word == "-n" || word == "-h";
+    const std::string upper{'-', static_cast<char>(std::toupper(static_cast<unsigned char>(word[1])))};
+    const std::string written = word == "-np"         ? "-np2"
+                                : word == "--bind-to" ? "-bind-to"
+                                : is_own_letter       ? upper
+                                                      : word;
+    EXPECT_THAT(refusal({written, "prog"}), testing::EndsWith("; " + std::string(advice)));
+    if (is_letter) EXPECT_THAT(refusal({upper + "2", "prog"}), testing::EndsWith("; " + std::string(advice)));
+    // What it says to write is an option of syncrun.
+    static const std::regex kOption("write .*?--([a-z-]+)");
+    std::cmatch found;
+    if (std::regex_search(advice.data(), advice.data() + advice.size(), found, kOption))
+      EXPECT_TRUE(is_own(found[1].str())) << word << ": " << advice;
+  }
+  for (const std::string word : {"--export=ALL", "--output=x", "--mca", "-mca", "-oversubscribe", "--rdzv_endpoint=a:1",
+                                 "--node_rank=1", "--role=trainer", "-N2", "-map-by"})
+    EXPECT_THAT(refusal({word, "prog"}), HasSubstr("got '" + word + "'; ")) << "it has advice";
+}
+
 TEST(CommandLine, AcceptsTheSpellingsOfTorchrunMpirunAndSrun) {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"-np", "2"},
@@ -210,6 +242,7 @@ TEST(CommandLine, AcceptsTheSpellingsOfTorchrunMpirunAndSrun) {
   }
   EXPECT_EQ(parse({"--nnodes", "3", "prog"}).nodes, 3);
   EXPECT_EQ(parse({"--log_dir", "/a_b", "prog"}).value_of("SYNCRUN_LOG_DIR"), "/a_b");
+  EXPECT_EQ(parse({"--max_restarts=2", "prog"}).max_restarts, 2);
   EXPECT_EQ(parse({"-wdir", "/", "prog"}).folder, "/");
   EXPECT_EQ(parse({"--no-tag", "--tag-output", "prog"}).value_of("SYNCRUN_TAG"), "on");
   EXPECT_EQ(parse({"--timestamp-output", "prog"}).value_of("SYNCRUN_TIMESTAMPS"), "on");
