@@ -103,7 +103,8 @@ inline constexpr const char* kNodeRank = "NODE_RANK";
 /// see AT_SECURE in getauxval(3)). Its environment must not be trusted then.
 bool is_privileged() noexcept;
 
-/// The value of a variable, also if take_options_of_job() has removed it. Null if it is not set, and always null in a program with raised privileges.
+/// The value of a variable, also if take_options_of_job() has removed it. Null if it is not set, and always null in a
+/// program with raised privileges.
 SYNCRUN_EXPORT_FOR_CUDA const char* get(const char* name) noexcept;
 
 /// Whether a variable is a switch that is on ("on" or "1") or off ("off" or "0"). Empty if it is not set, or is empty. Throws
