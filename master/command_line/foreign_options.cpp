@@ -31,8 +31,7 @@ constexpr std::string_view kEngineAdvice =
 constexpr std::string_view kMeetingAdvice = "leave it out: the workers of a job find each other by themselves";
 constexpr std::string_view kLogAdvice =
     "write --log-dir DIR: each rank has a file there, with both of its streams. --tee RANKS chooses the ranks, and "
-    "lines of "
-    "--redirect RANKS are in their files only";
+    "lines of --redirect RANKS are in their files only";
 constexpr std::string_view kVariableAdvice =
     "write --env NAME=VALUE for each variable. The program inherits all variables that are set";
 constexpr std::string_view kTagAdvice = "leave it out: each line begins with its rank, unless --no-tag is given";

@@ -37,6 +37,13 @@ std::string_view in_words(protocol::CommandKind kind) {
   return "(command)";
 }
 
+/// In these phases, a rank waits for a command or for other ranks. A collective also moves values, but a rank that is
+/// slow keeps the others there.
+bool is_waiting(protocol::Phase phase) noexcept {
+  using protocol::Phase;
+  return phase == Phase::idle || phase == Phase::dependencies || phase == Phase::collective || phase == Phase::vote;
+}
+
 }  // namespace
 
 SessionView::SessionView(const RunningJob& job)
@@ -80,7 +87,7 @@ std::vector<RankView> SessionView::look() {
     view.rank = rank;
     view.node = slot.node;
     view.is_here = here.has(rank);
-    if (!view.is_here && here.node != 0) continue;
+    if (!is_shown(rank)) continue;
     view.pid = slot.pid.load();
     const std::uint64_t progress = slot.progress.load(std::memory_order_acquire);
     const protocol::Phase phase = protocol::phase_of(progress);
@@ -95,6 +102,17 @@ std::vector<RankView> SessionView::look() {
     ranks.push_back(std::move(view));
   }
   return ranks;
+}
+
+std::vector<bool> SessionView::are_busy() const {
+  std::vector<bool> busy;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (!is_shown(rank)) continue;
+    const protocol::WorkerSlot& slot = control_.worker(rank);
+    const auto phase = protocol::phase_of(slot.progress.load(std::memory_order_relaxed));
+    busy.push_back(slot.is_lost.load(std::memory_order_relaxed) == 0 && !is_waiting(phase));
+  }
+  return busy;
 }
 
 /// The name of the command with this number. The command may be over in the meantime, and its slot may have another one.

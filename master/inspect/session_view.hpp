@@ -47,8 +47,12 @@ class SessionView {
   /// All ranks in order. The first `syncrun` of a job on several nodes sees those of all nodes, and each other one sees
   /// those of its own node only.
   std::vector<RankView> look();
+  /// Whether each rank that look() returns works, in place of waiting for a command or for other ranks. Reads one word per
+  /// rank, so it may be called often.
+  std::vector<bool> are_busy() const;
 
  private:
+  bool is_shown(int rank) const noexcept { return place().node == 0 || place().has(rank); }
   std::string call_of(int rank, std::uint64_t command) const;
   std::string name_of_function(std::uint64_t offset) const;
   const std::string& device_of(int rank, int pid);

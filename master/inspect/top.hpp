@@ -17,6 +17,7 @@ struct TopRow {
   RankView view;
   double calls_per_second = -1;
   double rows_per_second = -1;
+  int busy_percent = -1;  ///< In how many of the samples the rank worked.
   int gpu_percent = -1;
 };
 

@@ -49,9 +49,20 @@ TEST(Top, ShowsWhatEachRankDoesAndHowMuch) {
     // Calls and rows per second are above 0.
     EXPECT_THAT(
         top->output(),
-        ContainsRegex(std::string("   ") + rank +
-                      " +[0-9]+  cpu[0-9]+ +[a-z]+ +[^ ]+ +[1-9][0-9.]*[kM]? +[1-9][0-9.]*[kM]? +[0-9.]+MB +-\n"));
+        ContainsRegex(
+            std::string("   ") + rank +
+            " +[0-9]+  cpu[0-9]+ +[a-z]+ +[^ ]+ +[0-9]+% +[1-9][0-9.]*[kM]? +[1-9][0-9.]*[kM]? +[0-9.]+MB +-\n"));
   }
+}
+
+TEST(Top, ShowsWhichRankWorksWhileTheOthersWait) {
+  const Job job({"hang", "1"}, "hangs");
+  const auto top = job.look({"top", "--interval", "0.1"});
+  const auto shows = [&](const char* rank, const char* percent) {
+    return testing::Matches(ContainsRegex(std::string("\n   ") + rank + "[^\n]* hang +" + percent + " "))(
+        top->output());
+  };
+  EXPECT_TRUE(eventually([&] { return shows("0", "0%") && shows("1", "100%") && shows("2", "0%"); })) << top->output();
 }
 
 TEST(Top, NamesTheCallInWhichARankHangsAndEndsWithTheJob) {

@@ -37,13 +37,13 @@ TEST(Top, CountsPerSecondUnlessAnotherWorkerHasTakenTheRank) {
 }
 
 TEST(Top, IsATableWithALineForAllRanks) {
-  std::vector<TopRow> rows{{view_of(0, 0, 0), 12.34, 2500, 87}, {view_of(1, 0, 0), 950, 4'000'000, -1}};
+  std::vector<TopRow> rows{{view_of(0, 0, 0), 12.34, 2500, 98, 87}, {view_of(1, 0, 0), 950, 4'000'000, -1, -1}};
   rows[1].view.call.clear();
   EXPECT_EQ(table_of(rows, false, 0),
-            "rank  pid  device  phase     call        calls/s  rows/s  memory  GPU\n"
-            "   0  100  cpu0    function  train_step       12    2.5k   1.5MB  87%\n"
-            "   1  101  cpu1    function  -               950    4.0M   1.5MB    -\n"
-            " all                                                4.0M   3.0MB\n");
+            "rank  pid  device  phase     call        busy  calls/s  rows/s  memory  GPU\n"
+            "   0  100  cpu0    function  train_step   98%       12    2.5k   1.5MB  87%\n"
+            "   1  101  cpu1    function  -              -      950    4.0M   1.5MB    -\n"
+            " all                                                      4.0M   3.0MB\n");
   EXPECT_THAT(table_of(rows, true, 20), HasSubstr("rank  node  pid  dev\n"));
 }
 
