@@ -2,7 +2,7 @@
 
 #include <sys/wait.h>
 
-#include <algorithm>
+#include <array>
 #include <csignal>
 
 #include "common/text/errors.hpp"
@@ -13,9 +13,6 @@
 namespace syncrun::detail::master::command_line {
 
 namespace {
-
-/// What syncrun::run returns after an exception.
-constexpr int kExceptionExit = 1;
 
 int own_exit_code(const JobEnd& end) {
   if (!end.wait_status) return kSignalExit + SIGKILL;
@@ -79,10 +76,7 @@ Conclusion conclude_without_notes(const JobEnd& end) {
   if (end.stop_signal != 0) {
     return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict, true};
   }
-  if (!end.verdict.empty()) {
-    const bool is_usage = code == kExceptionExit && refused_options(end);
-    return {is_usage ? kUsageExit : code, end.verdict};
-  }
+  if (!end.verdict.empty()) return {code, end.verdict};
   if (!end.said_hello && end.is_privileged) return {code, ended_message(end)};
   if (!end.said_hello || end.went_on) {
     return {code == 0 ? kNotSyncrunExit : code, ended_message(end)};
@@ -94,11 +88,6 @@ Conclusion conclude_without_notes(const JobEnd& end) {
 }
 
 }  // namespace
-
-bool refused_options(const JobEnd& end) {
-  const auto is_usage = [](const auto& detail) { return detail.first == "kind" && detail.second == "usage"; };
-  return !end.had_workers && !end.verdict.empty() && std::any_of(end.details.begin(), end.details.end(), is_usage);
-}
 
 Conclusion conclude(const JobEnd& end) {
   Conclusion conclusion = conclude_without_notes(end);

@@ -27,7 +27,6 @@ struct JobEnd {
   std::string kill_hint;           ///< Why the master may have been killed (OomWatch). Empty if that is not known.
   /// Its file has more rights than the user who starts it, so it ignores our variables.
   bool is_privileged = false;
-  bool had_workers = false;            ///< The master has announced a worker.
   bool went_on = false;                ///< It ended well, but a forked copy of it continues the job, as a daemon does.
   protocol::FailureDetails details{};  ///< What the master knows of the error besides the message.
   std::string verdict;                 ///< The master's own message about its failure. Empty if there was none.
@@ -44,9 +43,6 @@ struct Conclusion {
   bool was_asked = false;  ///< A signal to `syncrun` has ended the job.
   protocol::FailureDetails details{};
 };
-
-/// Whether the session refused an option or a variable before it had workers. Another attempt would end in the same way.
-bool refused_options(const JobEnd& end);
 
 Conclusion conclude(const JobEnd& end);
 

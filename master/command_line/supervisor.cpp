@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -127,7 +128,10 @@ Conclusion Supervisor::run() {
 bool Supervisor::can_be_started_again(const Conclusion& conclusion) const {
   const bool has_failed = !conclusion.message.empty();
   const bool is_gone = is_over();  // processes that could not be killed may hold devices
-  const bool may_fare_better = !end_.went_on && conclusion.exit_code != kUsageExit && !refused_options(end_);
+  const auto is_usage = [](const auto& detail) { return detail.first == "kind" && detail.second == "usage"; };
+  const bool refused_options =
+      !had_workers_ && std::any_of(conclusion.details.begin(), conclusion.details.end(), is_usage);
+  const bool may_fare_better = !end_.went_on && conclusion.exit_code != kUsageExit && !refused_options;
   return has_failed && is_gone && end_.said_hello && first_signal_ == 0 && may_fare_better;
 }
 
@@ -148,6 +152,7 @@ void Supervisor::run_once(int restart) {
     end_.role = "the agent of node " + std::to_string(job_.node) + " (" + devices::own_host_name() + ")";
   stage_ = Stage::running;
   groups_.clear();
+  had_workers_ = false;
   asked_.clear();
   start_master(restart);
   while (stage_ != Stage::over) {
@@ -258,7 +263,7 @@ void Supervisor::handle(const protocol::SupervisorMessage& message) {
       logger_->debug("worker with pid " + std::to_string(message.number) + " joined");
       // A group number of 1 or less has another meaning for kill(2). Our own group must not be killed.
       if (message.number > 1 && message.number != ::getpgrp()) groups_.insert(message.number);
-      end_.had_workers = true;
+      had_workers_ = true;
       return;
     case protocol::SupervisorMessage::Kind::ended:
       logger_->debug("worker with pid " + std::to_string(message.number) + " ended");
@@ -310,7 +315,7 @@ void Supervisor::collect_ended() {
 /// left counts as one, because daemons often close all descriptors. Later, the copy holds the other end of the link.
 /// Processes that a program has left running after its sessions do not belong to the job.
 bool Supervisor::goes_on() const {
-  if (!end_.had_workers) return descendants_.are_left();
+  if (!had_workers_) return descendants_.are_left();
   pollfd polled{link_.get(), 0, 0};  // checks for POLLHUP only
   return !groups_.empty() && link_.is_open() && ::poll(&polled, 1, 0) == 0;
 }

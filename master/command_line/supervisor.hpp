@@ -107,8 +107,9 @@ class Supervisor {
   os::Clock::time_point started_{};
   os::Clock::time_point deadline_{};  // of `terminating`, `killing` and `pausing`
   std::set<pid_t> groups_;            // of live workers and helpers, as the master has announced them
-  os::Clock::time_point ran_at_{};    // when the program was last seen not to be stopped
-  std::set<pid_t> asked_;             // processes and groups that were sent SIGTERM after the master's end
+  bool had_workers_ = false;
+  os::Clock::time_point ran_at_{};  // when the program was last seen not to be stopped
+  std::set<pid_t> asked_;           // processes and groups that were sent SIGTERM after the master's end
   JobEnd end_;
   os::Clock::time_point asked_at_{};  // when `terminating` began
   int first_signal_ = 0;              // the first signal that asked to stop, in any stage

@@ -23,8 +23,6 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr int kUsageExit = 2;  // of syncrun
-
 struct Setting {
   std::string name;  // without SYNCRUN_
   std::string value;
@@ -141,7 +139,7 @@ TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
                 {"LOG_SIZE", "much"},   {"WRAP", "x:env"},       {"QUIET", "no"},           {"REPORT_BINDINGS", "yes"},
                 {"DUMP_SHARED", "all"}, {"DEVICES", "gpx0"},     {"NPROC_PER_NODE", "many"}}) {
     OddRun run = run_with({{name, value}}, GetParam());
-    run.expect_end(GetParam() == Front::syncrun ? kUsageExit : 1);
+    run.expect_end(1);
     for (const std::string& words : {"SYNCRUN_" + name, std::string("expected "), "'" + value + "'"})
       EXPECT_THAT(run.last_error_line(), HasSubstr(words));
   }

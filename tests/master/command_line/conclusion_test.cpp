@@ -54,21 +54,6 @@ TEST(Conclusion, HasOnlyTheDetailsOfItsMessage) {
   EXPECT_TRUE(master::command_line::conclude(end).details.empty());
 }
 
-TEST(Conclusion, CountsOptionsThatASessionRefusedAsBadOptions) {
-  auto end = ended(exited(1));
-  end.details = {{"kind", "usage"}};
-  end.verdict = "SYNCRUN_TAG: expected on or off";
-  EXPECT_EQ(master::command_line::conclude(end).exit_code, 2);
-  end.wait_status = exited(3);
-  EXPECT_EQ(master::command_line::conclude(end).exit_code, 3) << "the program chose it";
-  end.wait_status = exited(1);
-  end.had_workers = true;
-  EXPECT_EQ(master::command_line::conclude(end).exit_code, 1) << "the session had begun";
-  end.had_workers = false;
-  end.details = {{"kind", "system"}};
-  EXPECT_EQ(master::command_line::conclude(end).exit_code, 1);
-}
-
 TEST(Conclusion, AdmitsThatAMasterCouldNotBeKilled) {
   auto end = ended(0);
   end.wait_status.reset();

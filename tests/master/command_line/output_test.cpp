@@ -105,7 +105,7 @@ TEST_F(Output, FillsFilesOfALimitedSize) {
 TEST_F(Output, OfRanksThatAreNotThereIsRefused) {
   for (const std::string option : {"--only-rank", "--tee", "--redirect"}) {
     CommandRun run(with(logged({"--max-restarts", "2", option, "1-3"}), {"lines", "1"}));
-    EXPECT_EQ(run.exit_code(), 2);
+    EXPECT_EQ(run.exit_code(), 1);
     EXPECT_THAT(run.errors(), Not(HasSubstr("restart"))) << "it would be refused again";
     EXPECT_EQ(run.last_error_line(),
               "syncrun: " + option + ": expected ranks from 0 to 2, as this session has, got 1-3");
@@ -113,7 +113,7 @@ TEST_F(Output, OfRanksThatAreNotThereIsRefused) {
   }
   for (const Words& options : {Words{"--redirect", "1"}, {"--tee", "0"}, {"--log-size", "1M"}}) {
     CommandRun run(with(options, {"lines", "1"}));
-    EXPECT_EQ(run.exit_code(), 2);
+    EXPECT_EQ(run.exit_code(), 1);
     EXPECT_EQ(run.last_error_line(),
               "syncrun: " + options[0] + ": expected a folder for files, got none; add --log-dir DIR");
   }
