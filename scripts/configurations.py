@@ -163,13 +163,17 @@ def missing_exports(unit: Unit, build: Path) -> str:
     takes much less time than its kernels, and returns the functions that it would not find. Those in its own folder may be
     kernels. The library of the reference exports the same as one with CUDA."""
     library = ROOT / "build/release/lib/libsyncrun.so"
-    if not any(source.endswith("worker/devices/cuda/cuda_device.cpp") for source in unit.sources) or not library.exists():
+    if not any(source.endswith("worker/devices/cuda/cuda_device.cpp") for source in unit.sources):
         return ""
+    if not library.exists():
+        return f"there is no {library} to compare with: run scripts/test.sh first"
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "unit.cpp"
         source.write_text("".join(f'#include "{name}"\n' for name in unit.sources).replace(PLACE, str(build)), encoding="utf-8")
         command = [word.replace(PLACE, str(build)) for word in unit.command]
-        subprocess.run([*command, "-c", source, "-o", f"{folder}/unit.o"], cwd=build, check=True)
+        result = subprocess.run([*command, "-c", source, "-o", f"{folder}/unit.o"], cwd=build, capture_output=True, text=True)
+        if result.returncode != 0:
+            return result.stderr
         used = subprocess.run(["nm", "-u", "-C", f"{folder}/unit.o"], capture_output=True, text=True, check=True).stdout
     exported = subprocess.run(["nm", "-D", "-C", "--defined-only", library], capture_output=True, text=True, check=True).stdout
     exports = {line.split(" ", 2)[2] for line in exported.splitlines()}

@@ -39,11 +39,14 @@ inline constexpr const char* kWrap = "SYNCRUN_WRAP";                   // lines 
 inline constexpr const char* kWrapTerminal = "SYNCRUN_WRAP_TERMINAL";  // a command that runs wrappers in terminals
 
 /// Options of one job. A program that a process of the job starts is a job of its own: it would write to the same files,
-/// want the same port, or lack a rank. So each process takes these out of its environment.
+/// want the same port, or lack a rank. So they are for one process: the first that has begun with them. kOptionsOf contains
+/// its pid, and which values it had. A program that this process executes in its place has them too.
 inline constexpr std::array kOfOneJob{kLogDir,  kTee,   kRedirect, kLogSize, kOnlyRank,
                                       kProfile, kTrace, kMetrics,  kWrap,    kWrapTerminal};
-/// Removes these from the environment. get() still returns their values. Called when main() begins, since other threads must
-/// not use the environment meanwhile.
+inline constexpr const char* kOptionsOf = "SYNCRUN_OPTIONS_OF";
+/// Makes them empty if they are for another process.
+void drop_options_of_another_job();
+/// The same, and says that they are for this process. Called when main() begins.
 void take_options_of_job();
 
 // Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.
@@ -88,7 +91,7 @@ inline constexpr const char* kJob = "SYNCRUN_JOB";
 /// it sets them itself.
 inline constexpr std::array kInternal{kWorkerRank, kSegmentFd, kSegmentBytes, kSocketFd, kDevice,
                                       kMasterPid,  kIsWrapped, kHelper,       kSpecFd,   kChannelFd,
-                                      kJob,        kNode,      kInJob};
+                                      kJob,        kNode,      kInJob,        kOptionsOf};
 
 // Variables that other launchers set too. The master sets them for workers, and they stay set.
 inline constexpr const char* kRank = "RANK";
@@ -103,8 +106,7 @@ inline constexpr const char* kNodeRank = "NODE_RANK";
 /// see AT_SECURE in getauxval(3)). Its environment must not be trusted then.
 bool is_privileged() noexcept;
 
-/// The value of a variable, also if take_options_of_job() has removed it. Null if it is not set, and always null in a
-/// program with raised privileges.
+/// The value of a variable. Null if it is not set, and always null in a program with raised privileges.
 SYNCRUN_EXPORT_FOR_CUDA const char* get(const char* name) noexcept;
 
 /// Whether a variable is a switch that is on ("on" or "1") or off ("off" or "0"). Empty if it is not set, or is empty. Throws

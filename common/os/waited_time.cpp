@@ -13,7 +13,7 @@ namespace {
 /// How long this thread has been on a core or has waited for one. Empty if the kernel keeps no account.
 std::optional<std::chrono::nanoseconds> runnable_time() noexcept {
   std::array<char, 128> text{};
-  read_kernel_file("/proc/thread-self/schedstat", {text.data(), text.size() - 1});
+  if (read_kernel_file("/proc/thread-self/schedstat", {text.data(), text.size() - 1}).empty()) return std::nullopt;
   unsigned long long on_core = 0;
   unsigned long long waiting = 0;
   if (std::sscanf(text.data(), "%llu %llu", &on_core, &waiting) != 2) return std::nullopt;

@@ -37,7 +37,7 @@ constexpr std::string_view kVariableAdvice =
 constexpr std::string_view kTagAdvice = "leave it out: each line begins with its rank, unless --no-tag is given";
 constexpr std::string_view kEndAdvice = "leave it out: if a worker fails, syncrun ends the whole job";
 
-/// In small letters, with '-' for '_'. An option with two dashes also stands for that with one.
+/// Words are in small letters, with '-' for '_', and letters as they are. An option with two dashes also stands for that with one.
 constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     // How many workers
     {"-np", kWorkersAdvice},  // -np2
@@ -55,9 +55,9 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--cpu", "write -n cpu, or name the devices: --devices cpu0,cpu1"},
     {"--oversubscribe", "leave it out: -n may be larger than the number of cores"},
     // Where
-    {"-n", kNodesAdvice},  // -N
+    {"-N", kNodesAdvice},
     {"-w", kNodesAdvice},
-    {"-h", kNodesAdvice},  // -H
+    {"-H", kNodesAdvice},
     {"-f", kNodesAdvice},
     {"--num-nodes", kNodesAdvice},
     {"--nodelist", kNodesAdvice},
@@ -112,12 +112,12 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--genv", kVariableAdvice},
     {"--genvall", kVariableAdvice},
     {"-env", "write --env NAME=VALUE with two dashes"},
-    {"-d", "write --cwd DIR"},  // -D
+    {"-D", "write --cwd DIR"},
     {"--role", "leave it out: the workers of a job have one role"},
     {"--start-method", "leave it out: workers are processes of the program itself"},
     {"--monitor-interval", "leave it out: syncrun sees at once that a process has ended"},
     {"--kill-on-bad-exit", kEndAdvice},
-    {"-k", kEndAdvice},  // -K
+    {"-K", kEndAdvice},
     {"--time", "write timeout TIME syncrun ... for the whole job, or --timeout SECONDS for each call"},
     {"-m", "name a program: syncrun ... ./program. It does not run modules of Python"},
     {"--module", "name a program: syncrun ... ./program. It does not run modules of Python"},
@@ -172,12 +172,13 @@ std::span<const ForeignOption> foreign_options() noexcept { return kForeignOptio
 
 std::string advice_on_option(const std::string& word, std::span<const std::string_view> own) {
   std::string name = word.substr(0, word.find('='));
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char letter) { return letter == '_' ? '-' : static_cast<char>(std::tolower(letter)); });
   const bool has_two_dashes = name.starts_with("--");
   const bool has_number = !has_two_dashes && name.size() > 2 && std::isdigit(static_cast<unsigned char>(name[2])) != 0;
+  const std::string letter = name.size() == 2 || has_number ? name.substr(0, 2) : "";
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char each) { return each == '_' ? '-' : static_cast<char>(std::tolower(each)); });
   // mpirun accepts long options with one dash too. A number may follow a letter, such as -N2.
-  for (const std::string& spelled : {name, has_two_dashes ? name : "-" + name, has_number ? name.substr(0, 2) : name}) {
+  for (const std::string& spelled : {letter.empty() ? name : letter, has_two_dashes ? name : "-" + name}) {
     const auto found = std::find_if(kForeignOptions.begin(), kForeignOptions.end(),
                                     [&](const ForeignOption& each) { return each.name == spelled; });
     if (found != kForeignOptions.end()) return std::string(found->advice);

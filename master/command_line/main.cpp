@@ -127,6 +127,7 @@ int start(const CommandOptions& options) {
 
 int command(int argc, char** argv) {
   using Action = CommandOptions::Action;
+  environment::drop_options_of_another_job();
   if (const Subcommand* other = find_subcommand(argc, argv)) return other->run({argv + 2, argv + argc});
   const auto options = parse_command_line(argc, argv);
   if (options.action == Action::help) return say(help_text());

@@ -133,7 +133,8 @@ TEST_P(Inherited, OptionsOfOneJobReachNoProgramThatTheJobStarts) {
   EXPECT_THAT(run.output(), HasSubstr("SYNCRUN_TIMEOUT=100\n"));
   EXPECT_THAT(all, HasSubstr("\nODD_WRAPPED=1\n"));
   EXPECT_THAT(text_of(folder / "logs" / "rank1.log"), HasSubstr("SYNCRUN_TIMEOUT=100\n"));
-  for (const auto& [name, value] : options) EXPECT_THAT(all, Not(HasSubstr("\nSYNCRUN_" + name + "="))) << name;
+  for (const auto& [name, value] : options) EXPECT_THAT(all, Not(HasSubstr("\nSYNCRUN_" + name + "=" + value))) << name;
+  EXPECT_THAT(all, HasSubstr("\nSYNCRUN_LOG_SIZE=7K\n")) << "who starts the program has set it";
   for (const char* file : {"profile.json", "trace", "metrics"}) EXPECT_NE(text_of(folder / file), "") << "it holds";
 }
 

@@ -242,10 +242,14 @@ int say_privileged() {
   return 0;
 }
 
-/// nest: the master, and then each worker, starts a program that prints its environment.
+/// print-variables: what a program sees after the beginning of its main().
+int print_variables() { return std::system("env"); }
+
+/// nest: the master, and then each worker, starts such a program.
 void nest(sr::Session& session) {
-  static_cast<void>(std::system("env"));
-  session.function([](sr::CpuWorker&) { static_cast<void>(std::system("env")); }, "nest")();
+  constexpr const char* kCommand = "SYNCRUN_LOG_SIZE=7K /proc/$PPID/exe print-variables";
+  static_cast<void>(std::system(kCommand));
+  session.function([](sr::CpuWorker&) { static_cast<void>(std::system(kCommand)); }, "nest")();
 }
 
 /// late FILE: prints "ready", and opens its session when the file exists.
@@ -282,6 +286,7 @@ int main(int argc, char** argv) {
   if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
   if (name == "locale") return sr::run(argc, argv, follow_locale);
   if (name == "privileged") return say_privileged();
+  if (name == "print-variables") return print_variables();
   if (name == "nest") return sr::run(argc, argv, nest);
   if (name == "hold") return sr::run(argc, argv, hold);
   std::fprintf(stderr, "no program '%.*s'\n", static_cast<int>(name.size()), name.data());
