@@ -34,6 +34,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/elements.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/export.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/gradient_count.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/helper.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/master_interface.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/names.hpp

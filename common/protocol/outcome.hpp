@@ -44,6 +44,7 @@ struct alignas(64) Outbox {
   ErrorKind error_kind;
   std::int32_t native_code;
   std::int64_t rows;
+  double weight;                   // of the rank in averages: the number of its rows, or what the body has set
   std::uint64_t collective_steps;  // taken in this command; valid once the rank has left its collectives
   std::int64_t failed_ns;          // when the rank failed; the master reports the first failure
   Phase failed_phase;

@@ -13,15 +13,15 @@ namespace syncrun::detail::master::dispatch {
 
 void OutputCollector::take_ranks(const protocol::Command& command) {
   ranks_.clear();
-  double rows = 0;
+  double weight = 0;
   for (const int rank : command.ranks) {
     const protocol::Outbox& outbox = control_.outbox(command, rank);
     if (outbox.is_empty) continue;
     ranks_.push_back(rank);
-    rows += static_cast<double>(outbox.rows);
+    weight += outbox.weight;
   }
   weights_.clear();
-  for (const int rank : ranks_) weights_.push_back(static_cast<double>(control_.outbox(command, rank).rows) / rows);
+  for (const int rank : ranks_) weights_.push_back(control_.outbox(command, rank).weight / weight);
 }
 
 void OutputCollector::collect(const protocol::Command& command, const records::FunctionRecord& function,

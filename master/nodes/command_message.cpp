@@ -257,7 +257,8 @@ void take_changes(MessageReader& from, const os::Segment& segment, const protoco
 
 void put_report(MessageWriter& to, const os::Segment& segment, const protocol::Command& command, int rank,
                 const protocol::Outbox& outbox, const protocol::Outbox* reduced) {
-  to.put(outbox.vote, outbox.is_empty, outbox.is_fatal, outbox.rows, outbox.own_ns, outbox.reduced_outputs);
+  to.put(outbox.vote, outbox.is_empty, outbox.is_fatal, outbox.rows, outbox.weight, outbox.own_ns,
+         outbox.reduced_outputs);
   put_changes(to, segment, command, rank, outbox.vote);
   if (outbox.vote == protocol::Vote::failed) {
     to.put(outbox.error_kind, outbox.native_code, outbox.failed_ns, outbox.failed_phase, outbox.message);
@@ -278,7 +279,8 @@ void put_report(MessageWriter& to, const os::Segment& segment, const protocol::C
 
 void take_report(MessageReader& from, const os::Segment& segment, const protocol::Command& command, int rank,
                  protocol::Outbox& outbox, const std::function<std::uint64_t(std::size_t bytes)>& place_for) {
-  from.get_to(outbox.vote, outbox.is_empty, outbox.is_fatal, outbox.rows, outbox.own_ns, outbox.reduced_outputs);
+  from.get_to(outbox.vote, outbox.is_empty, outbox.is_fatal, outbox.rows, outbox.weight, outbox.own_ns,
+              outbox.reduced_outputs);
   outbox.is_large = false;
   take_changes(from, segment, command, rank, outbox.vote);
   if (outbox.vote == protocol::Vote::failed) {

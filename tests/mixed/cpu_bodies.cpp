@@ -46,6 +46,15 @@ sr::Avg<double> loss_and_gradient_on_cpu(sr::CpuWorker&, sr::Scattered<const flo
   return loss;
 }
 
+sr::Avg<double> summed_on_cpu(sr::CpuWorker& worker, sr::detail::GradientCount& count, sr::Scattered<const float, 2> x,
+                              sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
+                              sr::Local<float, 1> gradient) {
+  const auto loss = loss_and_gradient_on_cpu(worker, x, y, params, gradient);
+  for (float& element : gradient) element *= static_cast<float>(x.rows());
+  count.set(static_cast<double>(x.rows()));
+  return loss;
+}
+
 void lose_context_on_cpu(sr::CpuWorker&) {}
 
 }  // namespace mixed_test

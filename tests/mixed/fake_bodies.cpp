@@ -81,6 +81,19 @@ sr::Avg<double> loss_and_gradient_on_gpu(sr::CudaWorker& worker, sr::Scattered<c
   return sr::Avg<double>::in_device_memory(loss);
 }
 
+sr::Avg<double> summed_on_gpu(sr::CudaWorker& worker, sr::detail::GradientCount& count, sr::Scattered<const float, 2> x,
+                              sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
+                              sr::Local<float, 1> gradient) {
+  double* const rows = worker.scratch<double>(2).data() + 1;  // the loss comes before it
+  const auto loss = loss_and_gradient_on_gpu(worker, x, y, params, gradient);
+  enqueue(worker, [=, gradient = gradient.data(), columns = x.shape(1), number = x.rows()] {
+    for (std::int64_t i = 0; i < columns; ++i) host_view(gradient)[i] *= static_cast<float>(number);
+    *host_view(rows) = static_cast<double>(number);
+  });
+  count.set_in_device_memory(rows);
+  return loss;
+}
+
 void lose_context_on_gpu(sr::CudaWorker& worker) { syncrun::test::queue_of(worker).lose_context(); }
 
 }  // namespace mixed_test

@@ -103,6 +103,13 @@ sr::Avg<double> loss_and_gradient_on_cpu(sr::CpuWorker& worker, sr::Scattered<co
 sr::Avg<double> loss_and_gradient_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 2> x,
                                          sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
                                          sr::Local<float, 1> gradient);
+/// The same with the gradient of the sum over rows.
+sr::Avg<double> summed_on_cpu(sr::CpuWorker& worker, sr::detail::GradientCount& count, sr::Scattered<const float, 2> x,
+                              sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
+                              sr::Local<float, 1> gradient);
+sr::Avg<double> summed_on_gpu(sr::CudaWorker& worker, sr::detail::GradientCount& count, sr::Scattered<const float, 2> x,
+                              sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
+                              sr::Local<float, 1> gradient);
 
 // ---- Values ---------------------------------------------------------------------------------------------------
 

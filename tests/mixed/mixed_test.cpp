@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -317,6 +318,20 @@ TEST_P(MixedSteps, MayBeReplayable) {
   check(
       sr::train_step<sr::Adam>(session(), loss_and_gradient_on_cpu, sr::replayable(loss_and_gradient_on_gpu), weights),
       weights, serial, kRows);
+}
+
+TEST_P(MixedSteps, MayAddTheirGradients) {
+  constexpr std::int64_t kRows = 97;
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    for (const double clip_norm : {0.0, std::numeric_limits<double>::infinity()}) {
+      auto serial = least_squares::problem(kRows, 33, 4);
+      auto weights = session().shared<float, 1>();
+      weights.broadcast(least_squares::as<float>(serial.params));
+      check(sr::train_step<sr::Adam>(session(), summed_on_cpu, sr::replayable(summed_on_gpu), weights,
+                                     {.form = form, .clip_norm = clip_norm}),
+            weights, serial, kRows);
+    }
+  }
 }
 
 // Each kind of device has its own code for groups and clipping. A rank updates its own copy by it.

@@ -15,11 +15,13 @@ namespace syncrun::detail::worker::call {
 
 namespace {
 
-/// Adds a slice's value to the average of the slices before. `total` has the type T.
+/// Adds a slice's value to the average of the slices before. `total` has the type T. A value of weight 0 may be NaN.
 template <class T>
-void average_scalar(std::array<std::byte, 8>& total, double& sum, T value, double rows_before, double rows) {
-  sum += static_cast<double>(value) * rows;
-  const T mean = rows_before == 0 ? value : static_cast<T>(sum / (rows_before + rows));
+void average_scalar(std::array<std::byte, 8>& total, double& sum, T value, double weight_before, double weight) {
+  if (weight == 0) value = 0;
+  sum += static_cast<double>(value) * weight;
+  if (weight_before != 0) value = static_cast<T>(sum / (weight_before + weight));
+  const T mean = value;
   std::memcpy(total.data(), &mean, sizeof(T));
 }
 
@@ -44,8 +46,8 @@ void reduce_shared_output(const os::Segment& segment, int rank, const devices::O
 
 void CallOutputs::accept_scalar(std::size_t output, const OutputType& type, const void* value) {
   if (!wants(output)) return;
-  const std::int64_t rows = slices_.rows();
-  if (rows == 0) return;
+  if (slices_.rows() == 0) return;
+  const double weight = slices_.weight();
   if (recorded_ != nullptr) {
     text::throw_usage(
         "output " + std::to_string(output) +
@@ -54,23 +56,21 @@ void CallOutputs::accept_scalar(std::size_t output, const OutputType& type, cons
   }
   Pending& pending = pending_[output];
   if (type.reduction == Reduction::avg) {
-    const auto before = static_cast<double>(pending.rows);
-    const auto weight = static_cast<double>(rows);
     if (type.dtype == DType::float64) {
       double number = 0;
       std::memcpy(&number, value, sizeof(number));
-      average_scalar(pending.scalar, pending.average, number, before, weight);
+      average_scalar(pending.scalar, pending.average, number, pending.weight, weight);
     } else {
       float number = 0;
       arrays::convert_elements({type.dtype, DType::float32}, value, &number, 1);
-      average_scalar(pending.scalar, pending.average, number, before, weight);
+      average_scalar(pending.scalar, pending.average, number, pending.weight, weight);
     }
   } else if (pending.slices == 0) {
     arrays::convert_elements({type.dtype, arrays::partial_type(type.dtype)}, value, pending.scalar.data(), 1);
   } else {
     arrays::accumulate_elements(type.dtype, type.reduction, pending.scalar.data(), value, {}, 1);
   }
-  pending.rows += rows;
+  pending.weight += weight;
   ++pending.slices;
 }
 
@@ -95,8 +95,8 @@ void CallOutputs::accept(std::size_t output, const OutputType& type, std::span<c
 void CallOutputs::take(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                        OutputBuffer buffer) {
   Pending& pending = pending_[output];
-  const std::int64_t rows = slices_.rows();
-  if (rows == 0 || !wants(output)) return;
+  if (slices_.rows() == 0 || !wants(output)) return;
+  const double weight = slices_.weight();
   const std::ptrdiff_t first_checked = type.reduction == Reduction::gather ? 1 : 0;
   if (pending.slices == 0) {
     std::copy(extents.begin(), extents.end(), pending.extents.begin());
@@ -106,6 +106,8 @@ void CallOutputs::take(std::size_t output, const OutputType& type, std::span<con
                       syncrun::to_string({pending.extents.data(), type.dimensions}) + " before");
   }
 
+  // What does not count may be NaN.
+  if (weight == 0 && type.reduction == Reduction::avg) buffer = outputs_.allocate(buffer.bytes());
   if (type.reduction == Reduction::gather) {
     pending.piece_rows.push_back(extents[0]);
     pending.pieces.push_back(slices_.call().slices > 1 ? adopted(std::move(buffer)) : std::move(buffer));
@@ -114,9 +116,9 @@ void CallOutputs::take(std::size_t output, const OutputType& type, std::span<con
   } else {
     buffer = adopted(std::move(buffer));
     arithmetic_.accumulate(type.dtype, type.reduction, pending.buffer.data(), buffer.data(),
-                           weights_of(pending.rows, rows), arrays::elements_in(extents));
+                           weights_of(pending.weight, weight), arrays::elements_in(extents));
   }
-  pending.rows += rows;
+  pending.weight += weight;
   ++pending.slices;
 }
 
@@ -215,6 +217,7 @@ void CallOutputs::deliver(protocol::Outbox& outbox) {
   outbox.is_large = false;
   outbox.reduced_outputs = 0;
   outbox.rows = slices_.share_rows();
+  outbox.weight = slices_.share_weight();
   if (outbox.is_empty) return memory_.finish();
   const protocol::Command& command = slices_.command();
   for (std::size_t i = 0; i < slices_.call().outputs_count; ++i) {
@@ -291,15 +294,15 @@ bool CallOutputs::all_are_large() const noexcept {
 void CallOutputs::reduce(protocol::Outbox& outbox) {
   if (!all_are_large()) return;
   std::vector<int> ranks;
-  double rows = 0;
+  double weight = 0;
   for (const int rank : ranks_here()) {
     const protocol::Outbox& other = outbox_of(rank);
     if (other.is_empty) continue;
     ranks.push_back(rank);
-    rows += static_cast<double>(other.rows);
+    weight += other.weight;
   }
   std::vector<double> weights;
-  for (const int rank : ranks) weights.push_back(static_cast<double>(outbox_of(rank).rows) / rows);
+  for (const int rank : ranks) weights.push_back(outbox_of(rank).weight / weight);
   bool agree = true;
   std::uint16_t reduced = 0;
   for (std::size_t i = 0; agree && i < slices_.call().outputs_count; ++i) {

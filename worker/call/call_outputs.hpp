@@ -66,11 +66,11 @@ class CallOutputs {
 
  private:
   struct Pending {
-    std::int64_t rows = 0;  // weight so far, for avg
+    double weight = 0;  // so far, for avg
     int slices = 0;
     std::array<std::int64_t, kMaxDimensions> extents{};
     alignas(8) std::array<std::byte, 8> scalar{};  // a number of the host's, in its partial_type
-    double average = 0;                            // for the avg of a number: sum of value * rows
+    double average = 0;                            // for the avg of a number: sum of value * weight
     OutputBuffer buffer;  // also holds a number in device memory; until deliver(), its elements have type_over_slices
     std::vector<OutputBuffer> pieces;  // for gather: one per slice
     std::vector<std::int64_t> piece_rows;

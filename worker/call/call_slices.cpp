@@ -19,6 +19,7 @@ void CallSlices::begin(const protocol::Command& command, std::uint64_t id) {
   id_ = id;
   call_ = &command.call();
   index_ = -1;
+  share_weight_.reset();
   slice_ = {};
   first_row_of_call_ = 0;
   share_ = share_in(command);
@@ -62,6 +63,7 @@ std::int64_t CallSlices::local_rows(int rank) const {
 
 bool CallSlices::next() {
   const std::int64_t slices = has_rows() ? call_->slices : 1;
+  weight_.reset();
   while (++index_ < slices) {
     if (has_rows()) {
       slice_ = slice_of(share_, slices, index_);
@@ -93,6 +95,12 @@ SliceRows CallSlices::in_share() const noexcept {
   return {slice_.begin - share_.begin, slice_.count(), index_ + 1 == call_->slices};
 }
 
+double CallSlices::share_of_call() const noexcept {
+  if (!has_rows()) return 1.0 / static_cast<double>(command_->ranks.count());
+  if (slice_.count() == 0) return 0;
+  return static_cast<double>(slice_.count()) / static_cast<double>(call_->rows);
+}
+
 void CallSlices::weigh_by_call() noexcept {
   if (!has_rows()) return;
   weights_.own = share_.count();
@@ -103,6 +111,12 @@ void CallSlices::weigh_by_rank() {
   rows_by_rank_.clear();
   for (const int rank : command_->ranks) rows_by_rank_.push_back(rows_of(rank));
   weights_.by_rank = rows_by_rank_;
+}
+
+comm::RankWeights CallSlices::equal_weights() {
+  ones_by_rank_.clear();
+  for (const std::int64_t rows : rows_by_rank_) ones_by_rank_.push_back(rows == 0 ? 0 : 1);
+  return {rows() == 0 ? 0 : 1, 1, ones_by_rank_};
 }
 
 }  // namespace syncrun::detail::worker::call

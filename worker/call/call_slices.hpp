@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/arrays/reduce.hpp"
@@ -15,10 +16,14 @@
 
 namespace syncrun::detail::worker::call {
 
-/// The weights in an average: of all slices so far, and of the current slice.
+/// The weights in an average: of all slices so far, and of the current slice. They are usually numbers of rows.
+constexpr std::array<double, 2> weights_of(double before, double now) noexcept {
+  const double all = before + now;
+  if (all == 0) return {1, 0};  // nothing counts so far
+  return {before / all, now / all};
+}
 constexpr std::array<double, 2> weights_of(std::int64_t rows_before, std::int64_t rows) noexcept {
-  const auto all = static_cast<double>(rows_before + rows);
-  return {static_cast<double>(rows_before) / all, static_cast<double>(rows) / all};
+  return weights_of(static_cast<double>(rows_before), static_cast<double>(rows));
 }
 
 /// A call without rows counts as one slice of one row.
@@ -48,13 +53,25 @@ class CallSlices {
   /// Its rows among those of the call, or among the selected rows of this rank's copies.
   const arrays::RowRange& range() const noexcept { return slice_; }
   std::int64_t first_row() const noexcept { return first_row_of_call_ + slice_.begin; }
-  SliceRows in_share() const noexcept;  // its position among this rank's rows
+  SliceRows in_share() const noexcept;    // its position among this rank's rows
+  double share_of_call() const noexcept;  // its rows as a part of those of all ranks and slices
+  /// Its weight in the averages that the call returns.
+  double weight() const noexcept { return weight_.value_or(static_cast<double>(rows())); }
+  /// Sets this weight. If one slice calls it, all do.
+  void weigh(double weight) noexcept {
+    weight_ = weight;
+    share_weight_ = share_weight_.value_or(0) + weight;
+  }
+  /// The weight of this rank's slices so far.
+  double share_weight() const noexcept { return share_weight_.value_or(static_cast<double>(share_rows())); }
   /// The weights of the ranks in averages.
   comm::RankWeights& weights() noexcept { return weights_; }
   /// From here on, averages over the ranks are weighted by the rows of the whole call instead of the slice.
   void weigh_by_call() noexcept;
   /// The weights also say how many rows each rank has.
   void weigh_by_rank();
+  /// After weigh_by_rank(): weights by which an average becomes a sum over the ranks that have rows in the current slice.
+  comm::RankWeights equal_weights();
 
   /// The rows of this rank's first slice in a command that has not begun.
   arrays::RowRange first_slice_of(const protocol::Command& command) const;
@@ -76,8 +93,11 @@ class CallSlices {
   std::int64_t first_row_of_call_ = 0;           // added to positions in share_ to get positions in the call
   arrays::RowRange slice_{};
   int index_ = -1;
+  std::optional<double> weight_;  // set by the body
+  std::optional<double> share_weight_;
   comm::RankWeights weights_;               // of the current slice
   std::vector<std::int64_t> rows_by_rank_;  // rows of the current slice on every rank
+  std::vector<std::int64_t> ones_by_rank_;  // 1 for ranks with rows, otherwise 0
 };
 
 }  // namespace syncrun::detail::worker::call

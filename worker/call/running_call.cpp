@@ -59,15 +59,16 @@ void RunningCall::average_over_slices() {
   slices_.weigh_by_call();
 }
 
-/// The gradient is averaged in buckets only if all ranks have one slice. With more slices, the gradient is incomplete
+/// The gradient is reduced in buckets only if all ranks have one slice. With more slices, the gradient is incomplete
 /// until the last one is added.
-void RunningCall::begin_gradient(const GradientPlace& place, GradientParts average) {
+void RunningCall::begin_gradient(const GradientPlace& place, GradientParts parts, Reduction reduction) {
   std::size_t bucket_bytes = 0;
-  if (average == GradientParts::in_buckets && slices_.is_one_slice() && comm_->has_background()) {
+  if (parts == GradientParts::in_buckets && slices_.is_one_slice() && comm_->has_background()) {
     slices_.weigh_by_rank();
     bucket_bytes = body_entry().bucket_bytes;  // with which the body of the train step was made
   }
-  gradient_.begin(*comm_, slices_.weights(), place, bucket_bytes);
+  gradient_.begin(*comm_, reduction == Reduction::sum ? slices_.equal_weights() : slices_.weights(), place,
+                  bucket_bytes);
 }
 
 }  // namespace syncrun::detail::worker::call

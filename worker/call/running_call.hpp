@@ -49,7 +49,8 @@ class RunningCall {
   Comm& user_comm() noexcept { return *user_comm_; }
   GradientReady& gradient_ready() noexcept { return gradient_ready_; }
   void average_over_slices();
-  void begin_gradient(const GradientPlace& place, GradientParts average);
+  void weigh_slice(double weight) noexcept { slices_.weigh(weight); }
+  void begin_gradient(const GradientPlace& place, GradientParts parts, Reduction reduction);
   bool end_gradient() { return gradient_.finish(); }
   /// Runs a slice of a replayable function; see Recordings::replay.
   std::string replay(const Recordings::Work& work, Capture capture) {

@@ -178,7 +178,7 @@ class GpuHandles : public DevicePart {
 class GradientNorm : public DevicePart {
  public:
   virtual void sum_squares(const UpdateWork& work, double* squares) = 0;
-  virtual void take_root(double* number) = 0;
+  virtual void take_root(double* number, const double* divisor) = 0;
 };
 
 /// Captured work. Only the device knows its contents.

@@ -46,6 +46,9 @@ void* scratch_bytes(worker::loop::CommandLoop& core, std::size_t bytes) {
   return core.tools().scratch.at_least(bytes);
 }
 
+double share_of_rows(worker::loop::CommandLoop& core) noexcept { return core.running().slices().share_of_call(); }
+void weigh_slice(worker::loop::CommandLoop& core, double weight) noexcept { core.running().weigh_slice(weight); }
+
 // ---- WorkerCall -----------------------------------------------------------------------------------------------
 
 bool WorkerCall::next_slice() { return core_->running().next_slice(); }
@@ -79,14 +82,15 @@ void WorkerCall::accept_device_scalar(std::size_t output, const OutputType& type
   core_->running().outputs().accept_device_scalar(output, type, place);
 }
 SliceRows WorkerCall::slice_rows() { return core_->running().slices().in_share(); }
-void WorkerCall::add_slice(DType dtype, void* into, const void* value, std::size_t elements) {
+void WorkerCall::add_slice(DType dtype, void* into, const void* value, std::size_t elements, Reduction reduction) {
   const SliceRows rows = slice_rows();
-  core_->device().arithmetic.accumulate(dtype, Reduction::avg, into, value,
+  core_->device().arithmetic.accumulate(dtype, reduction, into, value,
                                         detail::worker::call::weights_of(rows.before, rows.count), elements);
 }
 void WorkerCall::average_over_slices() { core_->running().average_over_slices(); }
-void WorkerCall::begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientParts average) {
-  core_->running().begin_gradient({gradient, elements, dtype}, average);
+void WorkerCall::begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientParts parts,
+                                Reduction reduction) {
+  core_->running().begin_gradient({gradient, elements, dtype}, parts, reduction);
 }
 bool WorkerCall::end_gradient() { return core_->running().end_gradient(); }
 void WorkerCall::replay(void (*run)(void* context), void* context, Capture capture) {

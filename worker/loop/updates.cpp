@@ -17,9 +17,9 @@ void sum_squares(worker::loop::CommandLoop& core, const UpdateWork& work, double
   core.gpu().norm->sum_squares(work, squares);
 }
 
-void take_root(worker::loop::CommandLoop& core, double* number) {
+void take_root(worker::loop::CommandLoop& core, double* number, const double* divisor) {
   worker::process::end_if_forked();
-  core.gpu().norm->take_root(number);
+  core.gpu().norm->take_root(number, divisor);
 }
 
 void combine_values(worker::loop::CommandLoop& core, DType dtype, void* into, const void* value,
@@ -31,6 +31,11 @@ void combine_values(worker::loop::CommandLoop& core, DType dtype, void* into, co
 void copy_values(worker::loop::CommandLoop& core, void* to, const void* from, std::size_t bytes) {
   worker::process::end_if_forked();
   core.device().memory.copy_within(to, from, bytes);
+}
+
+void clear_values(worker::loop::CommandLoop& core, void* values, std::size_t bytes) {
+  worker::process::end_if_forked();
+  if (bytes != 0) core.device().memory.clear(values, bytes);
 }
 
 }  // namespace syncrun::detail

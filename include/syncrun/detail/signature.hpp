@@ -194,6 +194,12 @@ struct Parameter<GradientReady&> {
   static GradientReady& inject(WorkerCall& call) { return call.gradient_ready(); }
 };
 
+template <>
+struct Parameter<GradientCount&> {
+  static constexpr bool is_passed = false;
+  static GradientCount& inject(WorkerCall& call) noexcept { return call.gradient_count(); }
+};
+
 // ---- a whole signature ----------------------------------------------------------------------------------------
 
 /// Whether a body gets an address in device memory by this parameter.

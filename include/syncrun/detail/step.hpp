@@ -59,6 +59,9 @@ struct StepOf {
     using Vector = Local<T, 1>;
     static constexpr std::size_t kCount = sizeof...(P);
     static constexpr bool kTellsOfGradient = (std::same_as<P, GradientReady&> || ...);
+    static constexpr GradientForm kGradient =
+        (std::same_as<P, GradientCount&> || ...) ? GradientForm::sum : GradientForm::mean;
+    static constexpr Reduction kReduction = kGradient == GradientForm::sum ? Reduction::sum : Reduction::avg;
 
     /// The signature of the step: the body's parameters, the state vectors, room for the gradient of one slice, the plan
     /// (step_plan.hpp), and the rule.
@@ -77,8 +80,8 @@ struct StepOf {
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const Vector& target = rows.before == 0 ? gradient : slice_gradient;
       if constexpr (kTellsOfGradient) {
-        constexpr auto kAverage = kForm == StepForm::replicated ? GradientParts::in_buckets : GradientParts::whole;
-        call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kAverage);
+        constexpr auto kParts = kForm == StepForm::replicated ? GradientParts::in_buckets : GradientParts::whole;
+        call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kParts, kReduction);
       }
       // Like any function, a body without a Comm& does not run if there are no rows. The rest of the step runs.
       const bool is_run = rows.count != 0 || (std::same_as<P, Comm&> || ...);
@@ -97,20 +100,55 @@ struct StepOf {
     }
 
    private:
-    /// Averages the rest of the gradient if there are buckets. Returns whether the gradient has been averaged.
-    static bool is_averaged([[maybe_unused]] WorkerCall& call) {
+    /// Adds the count of this slice to those of the slices before, in `count`.
+    template <BodyDevice kDevice>
+    static void add_count(WorkerCall& call, const SliceRows& rows, double& count) {
+      const GradientCount& own = call.gradient_count();
+      if constexpr (kDevice != BodyDevice::cuda) {
+        if (rows.before == 0) count = 0;
+        if (rows.count != 0) count += own.count();
+      } else if (rows.count == 0) {
+        if (rows.before == 0) clear_values(call.core(), &count, sizeof(count));
+      } else if (rows.before == 0) {
+        copy_values(call.core(), &count, own.place(), sizeof(count));
+      } else {
+        combine_values(call.core(), DType::float64, &count, own.place(), {1, 1}, 1);
+      }
+    }
+    /// If the gradient is a sum: adds the counts of all ranks. On a CPU device, throws Error (usage) if nothing counts.
+    template <BodyDevice kDevice>
+    static void sum_counts(Comm& comm, std::span<double> numbers) {
+      if constexpr (kGradient == GradientForm::sum) {
+        double& count = numbers[StepPlan::kDivisor];
+        if constexpr (kDevice == BodyDevice::cuda) {
+          comm.all_reduce(std::span<double>(&count, 1), Reduction::sum);
+        } else {
+          count = comm.all_reduce(count, Reduction::sum);
+          check_divisor(count);
+        }
+      }
+    }
+    /// Before the gradients of the ranks are added. A sum has no weights, so that of a rank without rows must be zero.
+    static void clear_without_rows(WorkerCall& call, const SliceRows& rows, const Vector& gradient) {
+      if constexpr (kGradient == GradientForm::sum) {
+        if (rows.before + rows.count == 0) clear_values(call.core(), gradient.data(), gradient.span().size_bytes());
+      }
+    }
+
+    /// Reduces the rest of the gradient if there are buckets. Returns whether the gradient has been reduced.
+    static bool is_reduced([[maybe_unused]] WorkerCall& call) {
       if constexpr (kTellsOfGradient) return call.end_gradient();
       else return false;
     }
 
-    /// Clips the gradient, and updates every part of the parameters by a rule of its own. The vectors begin at element
-    /// `first` of the parameters. Goes through them in blocks that fit in the cache, so each block comes from memory
-    /// once.
+    /// Divides and clips the gradient, and updates every part of the parameters by a rule of its own. The vectors begin at
+    /// element `first` of the parameters. Goes through them in blocks that fit in the cache, so each block comes from
+    /// memory once.
     template <class... State>
     static void update_by_plan(CommandLoop& core, const StepPlan& plan, const Rule& rule, std::int64_t first,
                                double squares, std::span<T> params, std::span<T> gradient, State... state) {
       constexpr std::int64_t kBlock = 8192;
-      const double factor = plan.clip_norm() == 0 ? 1 : clip_factor(plan, squares);
+      const double factor = (plan.clip_norm() == 0 ? 1 : clip_factor(plan, squares)) / plan.divisor();
       const auto end = first + static_cast<std::int64_t>(params.size());
       plan.for_each_part(first, end, [&](std::int64_t part_begin, std::int64_t part_end, double rate, double decay) {
         Rule own = rule;
@@ -130,7 +168,7 @@ struct StepOf {
       });
     }
     /// The same on a CUDA device. The plan is in device memory, and all work is done in stream order. If the norm is not
-    /// finite, nothing is updated.
+    /// finite or the divisor is not above 0, nothing is updated.
     template <class... State>
     static void update_by_plan_on_gpu(CommandLoop& core, Comm* comm, std::span<double> numbers, const Rule* rule,
                                       std::int64_t first, std::span<T> params, std::span<T> gradient, State... state) {
@@ -141,7 +179,7 @@ struct StepOf {
         double* const norm = &numbers[StepPlan::kNorm];
         sum_squares(core, work, norm);
         if (comm != nullptr) comm->all_reduce(std::span<double>(norm, 1), Reduction::sum);
-        take_root(core, norm);
+        take_root(core, norm, &numbers[StepPlan::kDivisor]);
       }
       apply_update(core, work);
     }
@@ -178,12 +216,18 @@ struct StepOf {
       const std::span<double> numbers = std::get<kCount + kStates + 2>(all).span();
       const Rule* const rule = std::get<kCount + kStates + 3>(all).data();
       if (rows.before != 0 && rows.count != 0)
-        call.add_slice(dtype_of<T>, gradient.data(), slice_gradient.data(), length_of(gradient));
+        call.add_slice(dtype_of<T>, gradient.data(), slice_gradient.data(), length_of(gradient), kReduction);
+      if constexpr (kGradient == GradientForm::sum) add_count<kDevice>(call, rows, numbers[StepPlan::kDivisor]);
       if (!rows.is_last) return;
 
       call.average_over_slices();
       if constexpr (kForm == StepForm::replicated) {
-        if (!is_averaged(call)) comm.avg(gradient);
+        const bool is_done = is_reduced(call);
+        sum_counts<kDevice>(comm, numbers);
+        if (!is_done) {
+          clear_without_rows(call, rows, gradient);
+          comm.all_reduce(gradient, kReduction);
+        }
         update<kDevice>(call.core(), nullptr, numbers, rule, 0, params.span(), gradient.span(),
                         std::get<kCount + 1 + I>(all).span()...);
       } else {
@@ -193,7 +237,9 @@ struct StepOf {
         };
         const std::span<T> own_params = part_of(params);
         const std::span<T> own_gradient = part_of(gradient);
-        comm.reduce_scatter(gradient, own_gradient, Reduction::avg);
+        sum_counts<kDevice>(comm, numbers);
+        clear_without_rows(call, rows, gradient);
+        comm.reduce_scatter(gradient, own_gradient, kReduction);
         update<kDevice>(call.core(), &comm, numbers, rule, own.begin, own_params, own_gradient,
                         std::get<kCount + 1 + I>(all).span()...);
         comm.all_gather(own_params, params);

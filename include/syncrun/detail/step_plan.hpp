@@ -1,8 +1,8 @@
 #pragma once
 
 // How a train step treats parts of the parameters differently: groups with a learning rate and a weight decay of their
-// own, and the clipping of the gradient by its norm. The master makes a plan as a list of numbers, which the workers get
-// as a shared variable. Without groups and clipping, the list is empty.
+// own, the clipping of the gradient by its norm, and the division of a gradient that is a sum. The master makes a plan as
+// a list of numbers, which the workers get as a shared variable. If a step needs nothing of this, the list is empty.
 
 #include <cmath>
 #include <cstddef>
@@ -17,8 +17,9 @@
 
 namespace syncrun::detail {
 
-/// A plan, as a view of its list of numbers: the largest norm, the norm of the last step, and then four numbers for each
-/// part of the parameters: begin, end, and the factors of learning rate and decay. The parts cover all parameters.
+/// A plan, as a view of its list of numbers: the largest norm, the norm of the last step, the divisor of the gradient, and
+/// then four numbers for each part of the parameters: begin, end, and the factors of learning rate and decay. The parts
+/// cover all parameters. The divisor is 1, or in a step that sums its gradient, the sum of the counts of all ranks.
 class StepPlan {
  public:
   explicit StepPlan(std::span<double> numbers) noexcept : numbers_(numbers) {}
@@ -28,6 +29,7 @@ class StepPlan {
   bool is_clipping() const noexcept { return numbers_.size() % kPart == kHead; }
   double clip_norm() const noexcept { return numbers_[kClipNorm]; }
   void set_norm(double norm) const noexcept { numbers_[kNorm] = norm; }
+  double divisor() const noexcept { return numbers_[kDivisor]; }
 
   /// Calls `use(begin, end, learning_rate, weight_decay)` for the intersection of [begin, end) with each part that is not
   /// frozen.
@@ -45,7 +47,8 @@ class StepPlan {
   // Places in the list.
   static constexpr std::size_t kClipNorm = 0;
   static constexpr std::size_t kNorm = 1;
-  static constexpr std::size_t kHead = 2;  // where the first part begins
+  static constexpr std::size_t kDivisor = 2;
+  static constexpr std::size_t kHead = 3;  // where the first part begins
   static constexpr std::size_t kPart = 4;
 
  private:
@@ -64,15 +67,18 @@ inline void check_group(const ParameterGroup& group, std::int64_t elements) {
                                       number_text(group.weight_decay) + ", expected finite numbers from 0");
 }
 
+/// What the body of a step writes: the gradient of a mean over its rows, or of a sum that the step divides.
+enum class GradientForm : bool { mean, sum };
+
 /// Makes the list of numbers. Throws Error (usage) if a group is not within the parameters, if the groups are not in
 /// ascending order, or if a number is not valid.
 inline std::vector<double> make_step_plan(const std::vector<ParameterGroup>& groups, double clip_norm,
-                                          std::int64_t elements) {
+                                          std::int64_t elements, GradientForm form) {
   if (std::isnan(clip_norm) || clip_norm < 0)
     throw Error(ErrorKind::usage,
                 "train_step: clip_norm is " + number_text(clip_norm) + ", expected 0 (no clipping) or more");
-  if (groups.empty() && clip_norm == 0) return {};
-  std::vector<double> numbers{clip_norm, 0};
+  if (groups.empty() && clip_norm == 0 && form == GradientForm::mean) return {};
+  std::vector<double> numbers{clip_norm, 0, 1};
   std::int64_t next = 0;
   const auto add = [&](std::int64_t begin, std::int64_t end, double learning_rate, double weight_decay) {
     if (begin == end) return;
@@ -126,10 +132,19 @@ constexpr double clip_factor(double clip_norm, double norm) noexcept {
   return factor < 1 ? factor : 1;
 }
 
-/// Stores the norm of the gradient, and returns the factor that clips the gradient. Throws Error (usage) if the norm is
-/// not finite.
+/// Throws Error (usage) unless a gradient can be divided by the sum of the counts of all ranks.
+inline void check_divisor(double count) {
+  if (std::isfinite(count) && count > 0) return;
+  throw Error(ErrorKind::usage, "train_step: the counts of all ranks and slices add up to " + number_text(count) +
+                                    ", expected a finite number above 0: nothing in these rows counts, for example "
+                                    "because all targets are ignored. The parameters are as before this step. Leave "
+                                    "such rows out");
+}
+
+/// Stores the norm of the gradient, and returns the factor that clips the gradient. `squares` is of the gradient before it
+/// is divided. Throws Error (usage) if the norm is not finite.
 inline double clip_factor(const StepPlan& plan, double squares) {
-  const double norm = std::sqrt(squares);
+  const double norm = std::sqrt(squares) / plan.divisor();
   if (!std::isfinite(norm)) {
     throw Error(ErrorKind::usage, "train_step: the norm of the gradient is " + number_text(norm) +
                                       ", expected a finite number. The parameters are as before this step");

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "syncrun/detail/export.hpp"
+#include "syncrun/detail/gradient_count.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
@@ -111,8 +112,8 @@ SYNCRUN_EXPORT void apply_update(CommandLoop& core, const UpdateWork& work);
 /// On a CUDA device, in stream order: writes the sum of the squares of the gradient, without the frozen parts of the plan,
 /// to `squares` in device memory.
 SYNCRUN_EXPORT void sum_squares(CommandLoop& core, const UpdateWork& work, double* squares);
-/// On a CUDA device, in stream order: replaces a number in device memory by its square root.
-SYNCRUN_EXPORT void take_root(CommandLoop& core, double* number);
+/// On a CUDA device, in stream order: replaces a number in device memory by its square root, divided by another one.
+SYNCRUN_EXPORT void take_root(CommandLoop& core, double* number, const double* divisor);
 
 /// into = weights[0] into + weights[1] value, in device memory; on a CUDA device in stream order. `dtype` is a
 /// floating-point type.
@@ -120,6 +121,14 @@ SYNCRUN_EXPORT void combine_values(CommandLoop& core, DType dtype, void* into, c
                                    std::array<double, 2> weights, std::size_t elements);
 /// Copies within device memory; on a CUDA device in stream order.
 SYNCRUN_EXPORT void copy_values(CommandLoop& core, void* to, const void* from, std::size_t bytes);
+/// Sets device memory to zero; on a CUDA device in stream order.
+SYNCRUN_EXPORT void clear_values(CommandLoop& core, void* values, std::size_t bytes);
+
+/// The rows of the current slice on this rank, as a part of those of all ranks and slices of the call.
+SYNCRUN_EXPORT double share_of_rows(CommandLoop& core) noexcept;
+/// Called by a body: sets the weight of the current slice in the averages that the call returns. Otherwise, it is the
+/// number of its rows. Every slice of the call must set it. With a weight of 0, the values do not count.
+SYNCRUN_EXPORT void weigh_slice(CommandLoop& core, double weight) noexcept;
 
 /// Returns at least `bytes` bytes of device memory, as AnyWorker::scratch describes. Throws Error (system) if there is
 /// not enough memory.
@@ -149,6 +158,7 @@ class SYNCRUN_EXPORT WorkerCall {
   CudaWorker& cuda_worker();
   Comm& comm();
   GradientReady& gradient_ready();
+  GradientCount& gradient_count() noexcept { return gradient_count_; }
 
   /// Called when all parameters of the current slice are bound, before the body runs.
   void begin_body();
@@ -160,14 +170,14 @@ class SYNCRUN_EXPORT WorkerCall {
 
   // For train steps.
   SliceRows slice_rows();
-  /// Adds a slice to a mean. `into` holds the mean over the rows of the earlier slices, and `value` that over the rows
-  /// of the current slice. Afterwards `into` holds the mean over all these rows.
-  void add_slice(DType dtype, void* into, const void* value, std::size_t elements);
+  /// Adds a slice to a mean (`avg`) or a sum. `into` holds the mean over the rows of the earlier slices, and `value` that
+  /// over the rows of the current slice. Afterwards `into` holds the mean over all these rows.
+  void add_slice(DType dtype, void* into, const void* value, std::size_t elements, Reduction reduction);
   /// From now on, Comm::avg weights each rank by its rows of all slices.
   void average_over_slices();
   /// These two are called before and after the body of a slice, if the body has a GradientReady&. All ranks call
-  /// end_gradient. It returns true if the gradient has been averaged over the ranks.
-  void begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientParts average);
+  /// end_gradient. It returns true if the gradient has been averaged or summed over the ranks.
+  void begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientParts parts, Reduction reduction);
   bool end_gradient();
   CommandLoop& core() noexcept { return *core_; }
 
@@ -182,6 +192,7 @@ class SYNCRUN_EXPORT WorkerCall {
 
  private:
   CommandLoop* core_;
+  GradientCount gradient_count_;
 };
 
 /// User code runs during the lifetime of this object. Its destructor ends the process if it is a child that the user

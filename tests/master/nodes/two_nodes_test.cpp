@@ -27,6 +27,7 @@ class TwoNodes : public testing::Test {
     outbox.vote = vote;
     outbox.is_empty = outbox.is_fatal = false;
     outbox.rows = 1;
+    outbox.weight = 1;
     outbox.failed_ns = 5;
     outbox.error_kind = ErrorKind::function;
     outbox.failed_phase = protocol::Phase::function;

@@ -216,8 +216,8 @@ class OffHostDevice : public detail::worker::devices::WorkerDevice {
             plan_of(on_host), on_host.first, std::span(static_cast<const float*>(on_host.gradient), on_host.elements));
       });
     }
-    void take_root(double* number) override {
-      device_.enqueue([=] { *host_view(number) = std::sqrt(*host_view(number)); });
+    void take_root(double* number, const double* divisor) override {
+      device_.enqueue([=] { *host_view(number) = std::sqrt(*host_view(number)) / *host_view(divisor); });
     }
 
    private:
@@ -239,11 +239,12 @@ class OffHostDevice : public detail::worker::devices::WorkerDevice {
     static void update_by_plan(const detail::UpdateWork& work) {
       if (work.kind != detail::UpdateKind::adam || work.dtype != DType::float32) std::abort();
       const detail::StepPlan plan = plan_of(work);
-      double factor = 1;
+      if (!(plan.divisor() > 0)) return;
+      double factor = 1 / plan.divisor();
       if (plan.is_clipping()) {
         const double norm = work.plan[detail::StepPlan::kNorm];
         if (!std::isfinite(norm)) return;
-        factor = detail::clip_factor(plan.clip_norm(), norm);
+        factor *= detail::clip_factor(plan.clip_norm(), norm);
       }
       const auto last = work.first + static_cast<std::int64_t>(work.elements);
       plan.for_each_part(work.first, last, [&](std::int64_t begin, std::int64_t end, double rate, double decay) {

@@ -252,7 +252,7 @@ class StreamArithmetic final : public Arithmetic, public GradientNorm {
   }
   void apply_update(const UpdateWork& work) override { kernels::apply_update(work, stream_); }
   void sum_squares(const UpdateWork& work, double* squares) override { kernels::sum_squares(work, squares, stream_); }
-  void take_root(double* number) override { kernels::take_root(number, stream_); }
+  void take_root(double* number, const double* divisor) override { kernels::take_root(number, divisor, stream_); }
 
  private:
   StreamView stream_;

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) add_kernel(double* squares) {
   if (threadIdx.x == 0) *squares = sum;
 }
 
-__global__ void root_kernel(double* number) { *number = sqrt(*number); }
+__global__ void root_kernel(double* number, const double* divisor) { *number = sqrt(*number) / *divisor; }
 
 template <class T>
 void square(const UpdateWork& work, cudaStream_t stream) {
@@ -80,8 +80,8 @@ void sum_squares(const UpdateWork& work, double* squares, cudaStream_t stream) {
   check_cuda(cudaGetLastError(), "the norm of a gradient");
 }
 
-void take_root(double* number, cudaStream_t stream) {
-  root_kernel<<<1, 1, 0, stream>>>(number);
+void take_root(double* number, const double* divisor, cudaStream_t stream) {
+  root_kernel<<<1, 1, 0, stream>>>(number, divisor);
   check_cuda(cudaGetLastError(), "the norm of a gradient");
 }
 

@@ -152,7 +152,7 @@ __device__ void update_tile(const Step& step, const Vectors<T>& x, const Scaled&
   for (std::size_t i = done + threadIdx.x; i < x.elements; i += kThreads) update_one<T, kStates>(step, x, i, scale);
 }
 
-/// An update by a plan: parts with rates of their own, and a gradient that is clipped. The blocks take turns at the tiles
+/// An update by a plan: parts with rates of their own, and a gradient that is divided and clipped. The blocks take turns at the tiles
 /// of all parts. Thread 0 of a block computes the common values again for each part of which the block has tiles.
 template <class Rule, class T>
 __global__ void __launch_bounds__(kThreads)
@@ -161,11 +161,13 @@ __global__ void __launch_bounds__(kThreads)
   using Step = arrays::UpdateStep<Rule, T>;
   constexpr int kStates = Rule::kState.size();
   __shared__ alignas(Step) unsigned char common[sizeof(Step)];
-  Scaled scale{1};
+  const double divisor = plan[StepPlan::kDivisor];
+  if (!(divisor > 0)) return;  // the parameters stay as they are
+  Scaled scale{1 / divisor};
   if (is_clipping) {
     const double norm = plan[StepPlan::kNorm];
-    if (!isfinite(norm)) return;  // the parameters stay as they are
-    scale.factor = clip_factor(plan[StepPlan::kClipNorm], norm);
+    if (!isfinite(norm)) return;
+    scale.factor *= clip_factor(plan[StepPlan::kClipNorm], norm);
   }
   const auto blocks = static_cast<std::int64_t>(gridDim.x);
   const std::int64_t last = first + static_cast<std::int64_t>(x.elements);
