@@ -7,11 +7,13 @@
 #include "libtorch/gradient_hooks.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "libtorch/step_scope.hpp"
+#include "syncrun/detail/gradient_count.hpp"
 #include "syncrun/detail/number_text.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/sync_batch_norm.hpp"
 #include "syncrun/torch/torch_interface.hpp"
+#include "syncrun/torch/weighted_loss.hpp"
 
 namespace syncrun::libtorch::detail {
 
@@ -113,6 +115,14 @@ void check_is_one_number(const ::torch::Tensor& loss) {
          "loss of each row");
 }
 
+/// On a CPU device.
+double count_of(const WeightedLoss& loss) {
+  const auto count = loss.count.item<double>();
+  if (std::isfinite(count) && count >= 0) return count;
+  refuse("the count of the loss is " + syncrun::detail::number_text(count) +
+         ", expected a finite number from 0: the number or the weight of the terms of the sum");
+}
+
 }  // namespace
 
 BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
@@ -120,7 +130,7 @@ BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
   if (!device_.is_cpu()) {
     module_->to(device_);
     // The memory is there before a step is captured, and its address never changes.
-    result_ = ::torch::zeros({}, ::torch::TensorOptions().dtype(::torch::kFloat64).device(device_));
+    result_ = ::torch::zeros({2}, ::torch::TensorOptions().dtype(::torch::kFloat64).device(device_));
   }
   parameters_ = trained_parameters(*module_);
   for (const BoundParameter& each : parameters_) {
@@ -225,8 +235,31 @@ Avg<double> BoundModule::result_of(const ::torch::Tensor& loss) {
   check_is_one_number(loss);
   if (device_.is_cpu()) return loss.item<double>();
   const ::torch::NoGradGuard no_gradients;
-  result_.copy_(loss.detach().reshape({}));
+  result_[0].copy_(loss.detach().reshape({}));
   return Avg<double>::in_device_memory(result_.data_ptr<double>());
+}
+
+WeightedMean BoundModule::result_of(const WeightedLoss& loss) {
+  check_is_one_number(loss.sum);
+  if (device_.is_cpu()) {
+    const double count = count_of(loss);
+    return {count == 0 ? 0 : loss.sum.item<double>(), count};
+  }
+  const ::torch::NoGradGuard no_gradients;
+  const auto count = loss.count.reshape({}).to(::torch::kFloat64);
+  const auto sum = loss.sum.detach().reshape({}).to(::torch::kFloat64);
+  result_[0].copy_(::torch::where(count == 0, ::torch::zeros_like(sum), sum));
+  result_[1].copy_(count);
+  auto* const places = result_.data_ptr<double>();
+  return {Sum<double>::in_device_memory(places), Sum<double>::in_device_memory(places + 1)};
+}
+
+Sum<double> BoundModule::result_of(const SummedLoss& loss) {
+  check_is_one_number(loss.sum);
+  if (device_.is_cpu()) return loss.sum.item<double>();
+  const ::torch::NoGradGuard no_gradients;
+  result_[0].copy_(loss.sum.detach().reshape({}));
+  return Sum<double>::in_device_memory(result_.data_ptr<double>());
 }
 
 Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCall& call) {
@@ -234,7 +267,42 @@ Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCal
   const bool has_rows = call.rows != 0;
   if (has_rows) check_loss(loss, call.check);
   // Without rows, the gradient does not count. The rank takes part because modules may compute with all ranks.
-  const FiniteCheck check = has_rows ? call.check : FiniteCheck::loss;
+  run_backward(loss, call, has_rows ? call.check : FiniteCheck::loss);
+  if (has_rows) return result_of(loss);
+  return 0.0;
+}
+
+WeightedMean BoundModule::backward(const WeightedLoss& loss, const BackwardCall& call) {
+  check_is_one_number(loss.sum);
+  const bool has_rows = call.rows != 0;
+  const bool may_count = has_rows && !(device_.is_cpu() && count_of(loss) == 0);
+  if (may_count) check_loss(loss.sum, call.check);
+  run_backward(loss.sum, call, may_count ? call.check : FiniteCheck::loss);
+  if (!may_count && device_.is_cpu()) clear(gradient_);  // it may be NaN
+  if (!has_rows) return {};
+  WeightedMean result = result_of(loss);
+  if (device_.is_cpu()) call.count->set(result.count);
+  else call.count->set_in_device_memory(result_.data_ptr<double>() + 1);
+  return result;
+}
+
+Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& call, double share) {
+  check_is_one_number(loss.sum);
+  const bool has_rows = call.rows != 0;
+  if (has_rows) check_loss(loss.sum, call.check);
+  run_backward(loss.sum, call, has_rows ? call.check : FiniteCheck::loss);
+  if (!has_rows) return 0.0;
+  if (device_.is_cpu()) {
+    call.count->set(share);
+  } else {
+    result_[1].fill_(share);
+    call.count->set_in_device_memory(result_.data_ptr<double>() + 1);
+  }
+  return result_of(loss);
+}
+
+/// Computes the gradient of one number, where it belongs.
+void BoundModule::run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check) {
   // With reports, collectives run meanwhile.
   const CudaPart::Waiting waiting(device_.is_cpu() || call.report ? nullptr : &cuda_part());
   const bool is_watched = check != FiniteCheck::loss || call.report;
@@ -249,8 +317,6 @@ Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCal
   } else {
     for (const BoundParameter& each : parameters_) check_gradient_place(each, gradient_.data());
   }
-  if (has_rows) return result_of(loss);
-  return 0.0;
 }
 
 void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) const {

@@ -19,3 +19,4 @@
 #include "syncrun/torch/sync_batch_norm.hpp"
 #include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/training.hpp"
+#include "syncrun/torch/weighted_loss.hpp"

@@ -27,12 +27,19 @@ TEST(LibtorchCrossEntropy, IsThatOfLibtorchForScoresOfAnyShape) {
 
 TEST(LibtorchCrossEntropy, DoesNotCountIgnoredTargets) {
   torch::manual_seed(5);
-  const auto scores = torch::randn({4, 5});
-  const auto loss = cross_entropy(scores, torch::tensor({1, -100, 3, -100}, torch::kInt64));
-  const auto counted = torch::stack({scores[0], scores[2]});
-  EXPECT_FLOAT_EQ(loss.item<float>(), cross_entropy(counted, torch::tensor({1, 3}, torch::kInt64)).item<float>());
-  EXPECT_FLOAT_EQ(cross_entropy(scores, torch::tensor({1, 0, 3, 0}, torch::kInt64), 0).item<float>(),
-                  loss.item<float>());
+  const auto scores = torch::randn({4, 5}, torch::requires_grad());
+  const auto targets = torch::tensor({1, -100, 3, -100}, torch::kInt64);
+  const auto weights = torch::tensor({1.0F, 2.0F, 3.0F, 4.0F, 5.0F});
+  for (const auto& weight : {torch::Tensor(), weights}) {
+    const auto loss = cross_entropy(scores, targets, -100, weight);
+    EXPECT_EQ(loss.count.item<float>(), weight.defined() ? 6 : 2);
+    EXPECT_FLOAT_EQ(loss.mean().item<float>(), torch::cross_entropy_loss(scores, targets, weight).item<float>());
+    const auto nothing = cross_entropy(scores, torch::full({4}, 9, torch::kInt64), 9, weight);
+    EXPECT_EQ(nothing.count.item<float>(), 0);
+    EXPECT_EQ(nothing.sum.item<float>(), 0);
+    EXPECT_EQ(torch::autograd::grad({nothing.sum}, {scores})[0].abs().max().item<float>(), 0);
+  }
+  EXPECT_THROW(cross_entropy(scores, targets), std::exception) << "all targets count";
 }
 
 TEST(LibtorchCrossEntropy, ComputesInFloat32OrFloat64) {
@@ -56,6 +63,8 @@ TEST(LibtorchCrossEntropy, RefusesWhatDoesNotFit) {
   expect_refused(scores, targets.narrow(0, 0, 3), "got targets [3] and scores [4, 5]");
   expect_refused(scores.narrow(1, 0, 0), targets, "got the shape [4, 0]");
   expect_refused(torch::zeros({}), targets, "expected scores of at least one class");
+  EXPECT_ERROR(cross_entropy(scores, targets, 0, torch::ones({4})), sr::ErrorKind::usage,
+               "expected floating-point weights for 5 classes, got Float of shape [4]");
 }
 
 }  // namespace entropy

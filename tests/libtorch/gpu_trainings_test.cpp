@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -82,6 +83,79 @@ TEST_P(LibtorchTrainingOnGpus, ContinuesWithTheSameBits) {
     expect_continues_with_the_same_bits<models::transformer_loss>(session(), form);
     expect_continues_with_the_same_bits<transformer_in_bfloat16>(session(), form);
   }
+}
+
+// ---- losses that are no mean over rows
+
+constexpr lt::BackwardOptions kDuringBackward{.average = lt::GradientAverage::during_backward};
+
+/// Only rows with a label above 0 count.
+lt::WeightedLoss loss_of_some_rows(models::Mlp& net, Rows x, Targets y) {
+  const auto counts = lt::tensor(y).gt(0);
+  return {((net.forward(lt::tensor(x)) - lt::tensor(y)).square() * counts).sum(), counts.sum()};
+}
+lt::SummedLoss summed_loss(models::Mlp& net, Rows x, Targets y) {
+  return {torch::mse_loss(net.forward(lt::tensor(x)), lt::tensor(y), at::Reduction::Sum)};
+}
+lt::WeightedLoss loss_of_nothing(models::Mlp& net, Rows x, Targets y) {
+  return {loss_of_some_rows(net, x, y).sum * 0, 0};
+}
+
+/// Trains on batches of different sizes, of which the last rows do not count.
+template <auto kLoss, lt::BackwardOptions kOptions, class Objective>
+void expect_same_training(sr::Session& session, const sr::Data<float, 2>& x, const sr::Data<float, 1>& y,
+                          const sr::TrainStepOptions& options, const Objective& objective) {
+  torch::manual_seed(kSeedOnGpus);
+  models::Mlp alone;
+  torch::optim::SGD sgd(alone.parameters(), torch::optim::SGDOptions(0.002));
+  const auto net = session.replicate<lt::Replica<models::Mlp>>(kSeedOnGpus);
+  const auto params = lt::parameters(session, net);
+  auto step = lt::train_step<sr::Sgd, kLoss, kOptions>(session, net, params, options);
+  for (std::int64_t i = 0; i < 10; ++i) {
+    std::vector<std::int64_t> batch;
+    for (std::int64_t row = 0; row < kRowsOnGpus - 13 * (i % 2); ++row) batch.push_back(row);
+    std::stable_partition(batch.begin(), batch.end(), [&](std::int64_t row) { return y.view()[row] > 0; });
+    sgd.zero_grad();
+    const torch::Tensor loss = objective(alone, torch::tensor(batch));
+    loss.backward();
+    const double norm = torch::nn::utils::clip_grad_norm_(
+        alone.parameters(), options.clip_norm == 0 ? std::numeric_limits<double>::infinity() : options.clip_norm);
+    sgd.step();
+    const double found = step(x, y, {.learning_rate = 0.002}, {.batch = batch, .slices = i < 6 ? 1 : 2});
+    EXPECT_NEAR(found / loss.item<double>(), 1, 1e-5) << "step " << i;
+    if (options.clip_norm != 0) {
+      EXPECT_NEAR(step.gradient_norm() / norm, 1, 1e-4) << "step " << i;
+    }
+  }
+}
+
+TEST_P(LibtorchTrainingOnGpus, HasLossesThatAreNoMeanOverRows) {
+  const auto some = [&](models::Mlp& net, const torch::Tensor& rows) {
+    const auto labels_here = labels().index_select(0, rows);
+    const auto counts = labels_here.gt(0);
+    return ((net.forward(inputs().index_select(0, rows)) - labels_here).square() * counts).sum() / counts.sum();
+  };
+  const auto sum = [&](models::Mlp& net, const torch::Tensor& rows) {
+    return torch::mse_loss(net.forward(inputs().index_select(0, rows)), labels().index_select(0, rows),
+                           at::Reduction::Sum);
+  };
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    for (const double clip_norm : {0.0, 0.1}) {
+      const sr::TrainStepOptions options{.form = form, .clip_norm = clip_norm};
+      expect_same_training<loss_of_some_rows, lt::BackwardOptions{}>(session(), x(), y(), options, some);
+      expect_same_training<summed_loss, lt::BackwardOptions{}>(session(), x(), y(), options, sum);
+    }
+  }
+  const sr::TrainStepOptions in_buckets{.bucket_bytes = 64};
+  expect_same_training<loss_of_some_rows, kDuringBackward>(session(), x(), y(), in_buckets, some);
+  expect_same_training<summed_loss, kDuringBackward>(session(), x(), y(), in_buckets, sum);
+
+  const auto net = session().replicate<lt::Replica<models::Mlp>>(kSeedOnGpus);
+  const auto params = lt::parameters(session(), net);
+  const auto before = params.get(0).to_vector();
+  auto step = lt::train_step<sr::Sgd, loss_of_nothing>(session(), net, params);
+  EXPECT_THROW(step(x(), y(), {.learning_rate = 1}).value(), sr::Error);
+  EXPECT_EQ(params.get(0).to_vector(), before);
 }
 
 // ---- further numbers

@@ -16,8 +16,10 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/gradient_count.hpp"
 #include "syncrun/detail/handle_access.hpp"
 #include "syncrun/detail/signature.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/session.hpp"
@@ -26,6 +28,7 @@
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/torch_interface.hpp"
+#include "syncrun/torch/weighted_loss.hpp"
 #include "syncrun/worker.hpp"
 
 namespace syncrun::libtorch {
@@ -78,11 +81,13 @@ class KeptModule {
 ///   struct Numbers { sr::Avg<double> loss; sr::Sum<std::int64_t> correct; };
 ///   sr::libtorch::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> y);
 ///
-/// The backward pass starts at `tensor`. The caller of the step gets `numbers`, reduced over all ranks.
-template <class Numbers>
+/// The backward pass starts at `tensor`, which is a WeightedLoss or a SummedLoss if Value says so. The caller of the step
+/// gets `numbers`, reduced over all ranks. In averages, a rank and a slice have the weight of their rows, or in a
+/// Loss<Numbers, WeightedLoss>, of their count.
+template <class Numbers, class Value = ::torch::Tensor>
 struct Loss {
-  ::torch::Tensor tensor;  ///< The loss: one number, where the backward pass starts.
-  Numbers numbers;         ///< What the caller gets, for the rows of this rank.
+  Value tensor;     ///< The loss: one number, where the backward pass starts.
+  Numbers numbers;  ///< What the caller gets, for the rows of this rank.
 };
 
 namespace detail {
@@ -96,14 +101,36 @@ template <>
 struct LossResult<::torch::Tensor> {
   using type = Avg<double>;
 };
-template <class Numbers>
-struct LossResult<Loss<Numbers>> {
+template <>
+struct LossResult<WeightedLoss> {
+  using type = WeightedMean;
+};
+template <>
+struct LossResult<SummedLoss> {
+  using type = Sum<double>;
+};
+template <class Numbers, class Value>
+struct LossResult<Loss<Numbers, Value>> {
   using type = Numbers;
 };
+/// The loss without numbers beside it.
 template <class R>
-inline constexpr bool kIsLoss = std::is_same_v<R, ::torch::Tensor>;
-template <class Numbers>
-inline constexpr bool kIsLoss<Loss<Numbers>> = true;
+struct LossValue {
+  using type = R;
+};
+template <class Numbers, class Value>
+struct LossValue<Loss<Numbers, Value>> {
+  using type = Value;
+};
+/// Whether the gradient of the loss is that of a sum, which the step divides.
+template <class R>
+inline constexpr bool kIsSum = std::is_same_v<typename LossValue<R>::type, WeightedLoss> ||
+                               std::is_same_v<typename LossValue<R>::type, SummedLoss>;
+template <class R>
+inline constexpr bool kIsLoss = kIsSum<R> || std::is_same_v<typename LossValue<R>::type, ::torch::Tensor>;
+/// Whether a function returns a loss and nothing else.
+template <class R>
+inline constexpr bool kIsOnlyLoss = kIsLoss<R> && std::is_same_v<typename LossValue<R>::type, R>;
 
 /// The types of a loss function.
 template <class F>
@@ -138,12 +165,11 @@ Comm* comm_in(P&... inputs) noexcept {
 /// collectives, and gives back nothing but the loss.
 template <class F>
 inline constexpr bool kCanReplayLoss = false;
-template <class Module, class... P>
-inline constexpr bool kCanReplayLoss<::torch::Tensor (*)(Module&, P...)> =
-    (syncrun::detail::kMayReplay<P> && ...) && !(std::is_same_v<P, Comm&> || ...);
-template <class Module, class... P>
-inline constexpr bool kCanReplayLoss<::torch::Tensor (*)(Module&, P...) noexcept> =
-    kCanReplayLoss<::torch::Tensor (*)(Module&, P...)>;
+template <class R, class Module, class... P>
+inline constexpr bool kCanReplayLoss<R (*)(Module&, P...)> =
+    kIsOnlyLoss<R> && (syncrun::detail::kMayReplay<P> && ...) && !(std::is_same_v<P, Comm&> || ...);
+template <class R, class Module, class... P>
+inline constexpr bool kCanReplayLoss<R (*)(Module&, P...) noexcept> = kCanReplayLoss<R (*)(Module&, P...)>;
 
 /// Whether a step or an evaluation of a loss is captured as a CUDA graph, if that is possible.
 template <class F, BackwardOptions kBackward>
@@ -235,6 +261,14 @@ class Replica {
     return run_step<kLoss, kMemory<kLoss, kBackward>>(worker, params, gradient, {worker.rows(), kBackward.check, {}},
                                                       inputs...);
   }
+  /// The same for a loss whose gradient is that of a sum.
+  template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
+  detail::ResultOf<kLoss> summed_step(Worker& worker, syncrun::detail::GradientCount& count, P... inputs,
+                                      Local<float, 1> params, Local<float, 1> gradient) {
+    say_why_plain<kLoss, kBackward>(worker);
+    return run_step<kLoss, kMemory<kLoss, kBackward>>(worker, params, gradient,
+                                                      {worker.rows(), kBackward.check, {}, &count}, inputs...);
+  }
   /// The same for a step that is told which part of the gradient is final.
   template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
   detail::ResultOf<kLoss> step_with_reports(Worker& worker, GradientReady& ready, P... inputs, Local<float, 1> params,
@@ -243,6 +277,16 @@ class Replica {
     const auto report = [&ready](std::int64_t first) { ready.from(first); };
     return run_step<kLoss, detail::BodyMemory::lasting>(worker, params, gradient,
                                                         {worker.rows(), kBackward.check, report}, inputs...);
+  }
+  /// The same for a step that is told which part of the gradient is final.
+  template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
+  detail::ResultOf<kLoss> summed_step_with_reports(Worker& worker, GradientReady& ready,
+                                                   syncrun::detail::GradientCount& count, P... inputs,
+                                                   Local<float, 1> params, Local<float, 1> gradient) {
+    say_why_plain<kLoss, kBackward>(worker);
+    const auto report = [&ready](std::int64_t first) { ready.from(first); };
+    return run_step<kLoss, detail::BodyMemory::lasting>(worker, params, gradient,
+                                                        {worker.rows(), kBackward.check, report, &count}, inputs...);
   }
   /// The body of evaluation().
   template <auto kLoss, Replay kReplay, class Worker, class... P>
@@ -254,10 +298,10 @@ class Replica {
           bound_.warn_of_buffers(worker);
           const detail::EvaluationScope scope(*kept_.module());
           auto loss = kLoss(kept_.net(), inputs...);
-          if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
+          if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
             return bound_.result_of(loss);
           } else if constexpr (detail::kIsLoss<decltype(loss)>) {
-            return std::move(loss.numbers);
+            return numbers_of(worker, loss);
           } else {
             return loss;
           }
@@ -326,13 +370,31 @@ class Replica {
         .run([&]() -> detail::ResultOf<kLoss> {
           bound_.bind(params.span(), gradient.span(), call);
           auto loss = kLoss(kept_.net(), inputs...);
-          if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
-            return bound_.backward(loss, call);
+          if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
+            return backward(worker, loss, call);
           } else {
-            static_cast<void>(bound_.backward(loss.tensor, call));
-            return std::move(loss.numbers);
+            static_cast<void>(backward(worker, loss.tensor, call));
+            return numbers_of(worker, loss);
           }
         });
+  }
+  template <class Worker, class Value>
+  auto backward(Worker& worker, const Value& loss, const detail::BackwardCall& call) {
+    if constexpr (std::is_same_v<Value, SummedLoss>) {
+      const double share = syncrun::detail::share_of_rows(syncrun::detail::HandleAccess::command_loop(worker));
+      return bound_.backward(loss, call, share);
+    } else {
+      return bound_.backward(loss, call);
+    }
+  }
+  /// The numbers beside a loss. Their averages have the weights of the loss.
+  template <class Worker, class Numbers, class Value>
+  static Numbers numbers_of(Worker& worker, Loss<Numbers, Value>& loss) {
+    if constexpr (std::is_same_v<Value, WeightedLoss>) {
+      syncrun::detail::weigh_slice(syncrun::detail::HandleAccess::command_loop(worker),
+                                   loss.tensor.count.template item<double>());
+    }
+    return std::move(loss.numbers);
   }
 
   detail::KeptModule<Net> kept_;

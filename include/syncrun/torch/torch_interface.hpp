@@ -21,10 +21,17 @@
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/worker.hpp"
 
+namespace syncrun::detail {
+class GradientCount;
+}  // namespace syncrun::detail
+
 namespace syncrun::libtorch {
 
 enum class BufferSync : std::uint8_t;
 enum class FileFormat : std::uint8_t;
+struct SummedLoss;
+struct WeightedLoss;
+struct WeightedMean;
 
 namespace detail {
 
@@ -48,6 +55,7 @@ struct BackwardCall {
   std::int64_t rows = 1;
   FiniteCheck check = FiniteCheck::loss;
   GradientReport report{};
+  syncrun::detail::GradientCount* count = nullptr;  // not null if the gradient is that of a sum
 };
 
 /// The collectives of the step that a worker runs. Graphs refer to it, and may live longer than the step. `comm` is null
@@ -119,8 +127,14 @@ class SYNCRUN_EXPORT BoundModule {
   /// adding to it. Throws also what the options of the call say. On a CUDA device, the loss stays in device memory, and
   /// only FiniteCheck::gradients looks at it.
   Avg<double> backward(const ::torch::Tensor& loss, const BackwardCall& call = {});
+  /// The same for losses whose gradient is that of a sum. Sets the count of the call. If nothing counts on a CPU device,
+  /// the gradient is zero, and the sum is not looked at. `share` is the part of the rows of all ranks and slices.
+  WeightedMean backward(const WeightedLoss& loss, const BackwardCall& call);
+  Sum<double> backward(const SummedLoss& loss, const BackwardCall& call, double share);
   /// The value of a loss that is evaluated only. Throws Error (usage) if it is not one number.
   Avg<double> result_of(const ::torch::Tensor& loss);
+  WeightedMean result_of(const WeightedLoss& loss);
+  Sum<double> result_of(const SummedLoss& loss);
 
   /// Makes the buffers and frozen parameters equal on all ranks. All ranks call it.
   void sync_buffers(Comm& comm, BufferSync how);
@@ -137,12 +151,13 @@ class SYNCRUN_EXPORT BoundModule {
   void bind_params(float* data);
   void bind_gradient(std::span<float> gradient, bool is_in_place);
   void collect_gradient();
+  void run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check);
   void check_loss(const ::torch::Tensor& loss, FiniteCheck check) const;
   std::uint32_t buffer_versions() const;
 
   std::shared_ptr<::torch::nn::Module> module_;
   ::torch::Device device_;
-  ::torch::Tensor result_;  // on a CUDA device: the loss of the last step or evaluation
+  ::torch::Tensor result_;  // on a CUDA device: the loss of the last step or evaluation, and its count
   std::vector<BoundParameter> parameters_;
   std::int64_t elements_ = 0;
   std::span<float> gradient_;

@@ -105,10 +105,18 @@ struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
   /// The body of a step on the device of Worker.
   template <BackwardOptions kBackward, class Worker>
   static constexpr auto step() {
-    using Plain = Result (Replica<Net>::*)(Worker&, P..., Local<float, 1>, Local<float, 1>);
-    using Reporting = Result (Replica<Net>::*)(Worker&, GradientReady&, P..., Local<float, 1>, Local<float, 1>);
-    if constexpr (kBackward.average == GradientAverage::during_backward)
+    using Vector = Local<float, 1>;
+    using Count = syncrun::detail::GradientCount;
+    using Plain = Result (Replica<Net>::*)(Worker&, P..., Vector, Vector);
+    using Summing = Result (Replica<Net>::*)(Worker&, Count&, P..., Vector, Vector);
+    using Reporting = Result (Replica<Net>::*)(Worker&, GradientReady&, P..., Vector, Vector);
+    using SummingReporting = Result (Replica<Net>::*)(Worker&, GradientReady&, Count&, P..., Vector, Vector);
+    constexpr bool kReports = kBackward.average == GradientAverage::during_backward;
+    if constexpr (kReports && kIsSum<R>)
+      return SummingReporting(&Replica<Net>::template summed_step_with_reports<kLoss, kBackward, Worker, P...>);
+    else if constexpr (kReports)
       return Reporting(&Replica<Net>::template step_with_reports<kLoss, kBackward, Worker, P...>);
+    else if constexpr (kIsSum<R>) return Summing(&Replica<Net>::template summed_step<kLoss, kBackward, Worker, P...>);
     else return Plain(&Replica<Net>::template step<kLoss, kBackward, Worker, P...>);
   }
   /// The same for CUDA devices. It is replayed if that is possible.
@@ -146,8 +154,9 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 ///   auto step = sr::libtorch::train_step<sr::Adam, loss>(session, net, params);
 ///   const double mean = step(x, y, {.learning_rate = 1e-3}, {.batch = shuffled, .slices = 4});
 ///
-/// The loss returns one number, the mean over the rows that it received, or a Loss with further numbers. Its other
-/// parameters are those that a body can have. The result is a syncrun::TrainStep (train_step.hpp): slices, minibatches,
+/// The loss returns one number, the mean over the rows that it received, or a Loss with further numbers. A loss that is
+/// no mean over rows returns a WeightedLoss or a SummedLoss (weighted_loss.hpp). Its other parameters are those that a
+/// body can have. The result is a syncrun::TrainStep (train_step.hpp): slices, minibatches,
 /// the replicated and the sharded form, and checkpoints work as described there. The ranks average the gradient after
 /// the backward pass, and then update all parameters in one pass. A third template argument changes what happens in the
 /// backward pass (backward.hpp):
@@ -167,8 +176,10 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net>
 auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
                 const TrainStepOptions& options = {}) {
-  static_assert(detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
-                "a training step needs a loss: a function that returns a torch::Tensor or a Loss<Numbers>");
+  static_assert(
+      detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
+      "a training step needs a loss: a function that returns a torch::Tensor, a WeightedLoss, a SummedLoss or "
+      "a Loss<Numbers>");
   if (kBackward.average == GradientAverage::during_backward && options.form == StepForm::sharded)
     throw Error(ErrorKind::usage,
                 "train_step: GradientAverage::during_backward is for the replicated form, and this step is sharded: it "
