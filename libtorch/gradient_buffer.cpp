@@ -5,6 +5,7 @@
 #include "libtorch/converted_parameters.hpp"
 #include "libtorch/cuda_part.hpp"
 #include "libtorch/gradient_hooks.hpp"
+#include "libtorch/loss_form.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "libtorch/step_scope.hpp"
 #include "syncrun/detail/gradient_count.hpp"
@@ -62,13 +63,21 @@ void check_memory(const std::vector<BoundParameter>& parameters) {
   }
 }
 
-/// Names the first parameter with a value that is not finite, or says that there is none.
-std::string first_not_finite(const std::vector<BoundParameter>& parameters) {
+/// What to do about a loss that is not finite. Names the first parameter with a value that is not finite, or says that
+/// there is none.
+std::string advice_on(double value, const ::torch::Tensor& loss, const std::vector<BoundParameter>& parameters) {
   for (const BoundParameter& each : parameters) {
-    if (!::torch::isfinite(each.tensor.detach()).all().item<bool>())
-      return "parameter '" + each.name + "' already has values that are not finite";
+    if (!::torch::isfinite(each.tensor.detach()).all().item<bool>()) {
+      return "parameter '" + each.name +
+             "' already has values that are not finite. Try a smaller learning rate, or clip the gradient";
+    }
   }
-  return "all parameters are finite before this step";
+  const std::string finite = "all parameters are finite before this step";
+  if (!std::isnan(value)) return finite + ". Try a smaller learning rate, or clip the gradient";
+  if (const std::string why = why_no_mean(loss); !why.empty()) return finite + "; " + why;
+  return finite +
+         ". Look at the inputs, and for logarithms, divisions, and means over nothing, as over targets that are all "
+         "padding: there, return a libtorch::WeightedLoss";
 }
 
 ::torch::Tensor floats_at(float* data, ::torch::IntArrayRef sizes) {
@@ -265,6 +274,12 @@ Sum<double> BoundModule::result_of(const SummedLoss& loss) {
 Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCall& call) {
   check_is_one_number(loss);
   const bool has_rows = call.rows != 0;
+  const bool is_averaged = has_rows && call.share != 1;
+  if (const std::string why = is_averaged ? why_no_mean(loss) : std::string(); !why.empty()) {
+    refuse(why +
+           ". The gradients of ranks and slices are averaged by their rows, so several of them would train another "
+           "objective");
+  }
   if (has_rows) check_loss(loss, call.check);
   // Without rows, the gradient does not count. The rank takes part because modules may compute with all ranks.
   run_backward(loss, call, has_rows ? call.check : FiniteCheck::loss);
@@ -286,16 +301,16 @@ WeightedMean BoundModule::backward(const WeightedLoss& loss, const BackwardCall&
   return result;
 }
 
-Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& call, double share) {
+Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& call) {
   check_is_one_number(loss.sum);
   const bool has_rows = call.rows != 0;
   if (has_rows) check_loss(loss.sum, call.check);
   run_backward(loss.sum, call, has_rows ? call.check : FiniteCheck::loss);
   if (!has_rows) return 0.0;
   if (device_.is_cpu()) {
-    call.count->set(share);
+    call.count->set(call.share);
   } else {
-    result_[1].fill_(share);
+    result_[1].fill_(call.share);
     call.count->set_in_device_memory(result_.data_ptr<double>() + 1);
   }
   return result_of(loss);
@@ -329,8 +344,7 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) con
   const auto value = loss.item<double>();
   if (!std::isfinite(value)) {
     refuse("the loss is " + syncrun::detail::number_text(value) + " in training run " + std::to_string(steps_) +
-           " of this module, expected a finite number; " + first_not_finite(parameters_) +
-           ". Try a smaller learning rate, or clip the gradient");
+           " of this module, expected a finite number; " + advice_on(value, loss, parameters_));
   }
 }
 

@@ -269,5 +269,61 @@ TEST_P(LibtorchWeightedLosses, MayCountNothingOnSomeRanksButNotOnAll) {
   EXPECT_EQ(params.get(0).to_vector(), before);
 }
 
+// ---- losses that would train another objective
+
+torch::Tensor sum_as_a_mean(Vae& net, sr::Scattered<const float, 2> x) {
+  return net.loss(tensor(x), torch::zeros({x.rows(), kLatent}));
+}
+torch::Tensor mean_of_some(LanguageModel& net, sr::Scattered<const std::int64_t, 2> rows) {
+  return torch::cross_entropy_loss(net.forward(inputs_of(tensor(rows))).reshape({-1, kWords}),
+                                   targets_of(tensor(rows)).reshape({-1}), {}, at::Reduction::Mean, kPadding);
+}
+
+/// The error of a step of so many slices, and the parameters stay as they were. Empty: it succeeds.
+template <auto kLoss, class Net, class Data>
+std::string error_of_a_step(sr::Session& session, const Data& data, const sr::CallOptions& options) {
+  const auto net = session.replicate<Replica<Net>>(kSeed);
+  auto params = parameters(session, net);
+  auto step = models::lt::train_step<sr::Adam, kLoss>(session, net, params);
+  const auto before = params.get(0).to_vector();
+  try {
+    step(data, {}, options);
+  } catch (const sr::Error& error) {
+    EXPECT_EQ(params.get(0).to_vector(), before);
+    // The parameters and the state of Adam are as before.
+    EXPECT_EQ(error.failure().undefined, std::vector<std::string>{params.name() + ".gradient"});
+    return error.what();
+  }
+  return "";
+}
+
+TEST_P(LibtorchWeightedLosses, AreRefusedIfTheyClaimToBeMeans) {
+  const auto pixels = session().data(std::vector<float>(kRows * kPixels, 0.25F), sr::Shape{kRows, kPixels});
+  const bool is_one = world_size() == 1;
+  for (const std::int64_t slices : {1, 2}) {
+    const auto of_sum = error_of_a_step<sum_as_a_mean, Vae>(session(), pixels, {.slices = slices});
+    const auto of_mean = error_of_a_step<mean_of_some, LanguageModel>(session(), words(), {.slices = slices});
+    if (is_one && slices == 1) {
+      EXPECT_EQ(of_sum + of_mean, "") << "on one rank, any loss is the objective";
+      continue;
+    }
+    EXPECT_NE(
+        of_sum.find("the loss is a sum over rows (BinaryCrossEntropyBackward0 with Reduction::Sum), expected their "
+                    "mean. Return a libtorch::SummedLoss"),
+        std::string::npos)
+        << of_sum;
+    EXPECT_NE(of_mean.find("the loss is a mean over targets with the total weight"), std::string::npos) << of_mean;
+  }
+  if (!is_one) return;
+  const std::vector<std::int64_t> padding{20, 21};
+  const auto of_padding = error_of_a_step<mean_of_some, LanguageModel>(session(), words(), {.batch = padding});
+  EXPECT_NE(
+      of_padding.find("all parameters are finite before this step; the loss is a mean over targets with the total "
+                      "weight 0, expected 14"),
+      std::string::npos)
+      << of_padding;
+  EXPECT_EQ(of_padding.find("learning rate"), std::string::npos) << of_padding;
+}
+
 }  // namespace weighted
 }  // namespace

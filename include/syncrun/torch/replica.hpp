@@ -365,27 +365,19 @@ class Replica {
   }
   template <auto kLoss, detail::BodyMemory kMemoryHere, class Worker, class... P>
   detail::ResultOf<kLoss> run_step(Worker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
-                                   const detail::BackwardCall& call, P&... inputs) {
+                                   detail::BackwardCall call, P&... inputs) {
+    call.share = syncrun::detail::share_of_rows(syncrun::detail::HandleAccess::command_loop(worker));
     return syncrun::detail::HandleAccess::make<Guard>(worker, detail::comm_in(inputs...), kMemoryHere)
         .run([&]() -> detail::ResultOf<kLoss> {
           bound_.bind(params.span(), gradient.span(), call);
           auto loss = kLoss(kept_.net(), inputs...);
           if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
-            return backward(worker, loss, call);
+            return bound_.backward(loss, call);
           } else {
-            static_cast<void>(backward(worker, loss.tensor, call));
+            static_cast<void>(bound_.backward(loss.tensor, call));
             return numbers_of(worker, loss);
           }
         });
-  }
-  template <class Worker, class Value>
-  auto backward(Worker& worker, const Value& loss, const detail::BackwardCall& call) {
-    if constexpr (std::is_same_v<Value, SummedLoss>) {
-      const double share = syncrun::detail::share_of_rows(syncrun::detail::HandleAccess::command_loop(worker));
-      return bound_.backward(loss, call, share);
-    } else {
-      return bound_.backward(loss, call);
-    }
   }
   /// The numbers beside a loss. Their averages have the weights of the loss.
   template <class Worker, class Numbers, class Value>

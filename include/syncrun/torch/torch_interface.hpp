@@ -56,6 +56,7 @@ struct BackwardCall {
   FiniteCheck check = FiniteCheck::loss;
   GradientReport report{};
   syncrun::detail::GradientCount* count = nullptr;  // not null if the gradient is that of a sum
+  double share = 1;                                 // the part of the rows of all ranks and slices
 };
 
 /// The collectives of the step that a worker runs. Graphs refer to it, and may live longer than the step. `comm` is null
@@ -123,14 +124,14 @@ class SYNCRUN_EXPORT BoundModule {
   void bind_to_read(std::span<const float> params);
 
   /// Runs the backward pass and returns the loss, or 0 without rows. Throws Error (usage) if the loss is not one number,
-  /// if it does not depend on a parameter, if it is not finite, or if the backward pass replaced a gradient instead of
-  /// adding to it. Throws also what the options of the call say. On a CUDA device, the loss stays in device memory, and
+  /// if it does not depend on a parameter, if it is not finite, if there are other rows and the loss is no mean over its
+  /// rows (loss_form.hpp), or if the backward pass replaced a gradient instead of adding to it. Throws also what the options of the call say. On a CUDA device, the loss stays in device memory, and
   /// only FiniteCheck::gradients looks at it.
   Avg<double> backward(const ::torch::Tensor& loss, const BackwardCall& call = {});
   /// The same for losses whose gradient is that of a sum. Sets the count of the call. If nothing counts on a CPU device,
-  /// the gradient is zero, and the sum is not looked at. `share` is the part of the rows of all ranks and slices.
+  /// the gradient is zero, and the sum is not looked at.
   WeightedMean backward(const WeightedLoss& loss, const BackwardCall& call);
-  Sum<double> backward(const SummedLoss& loss, const BackwardCall& call, double share);
+  Sum<double> backward(const SummedLoss& loss, const BackwardCall& call);
   /// The value of a loss that is evaluated only. Throws Error (usage) if it is not one number.
   Avg<double> result_of(const ::torch::Tensor& loss);
   WeightedMean result_of(const WeightedLoss& loss);

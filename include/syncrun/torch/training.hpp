@@ -171,6 +171,8 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 ///
 /// Throws Error (usage) if a sharded step is to average during the backward pass.
 /// A step throws Error (function) if the loss is not one number or does not depend on a parameter, or if LibTorch failed.
+/// With several ranks or slices, it also throws if the loss is a tensor that one of LibTorch's functions computed as a sum,
+/// or on a CPU device, as a mean with ignored targets or class weights.
 /// On a CPU device, it also throws if the loss is not finite, or if a gradient was replaced instead of added to. The
 /// parameters are then as before. A parameter that the loss does not use has the gradient zero.
 template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net>
