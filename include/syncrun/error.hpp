@@ -104,8 +104,7 @@ struct Failure {
   std::vector<std::chrono::steady_clock::time_point> peers_released{};
   /// Shared variables that may be half written, because a call failed or did not finish. For a call of a function,
   /// these are its arguments of type Local<T, N>, through which a body can write, and the Update arguments of calls
-  /// that depend on it. Parameters and state of a train step on CPU devices are not among them, unless its body has a
-  /// Comm&. For a collective or a transfer, these are its variables. If a worker was replaced, this list
+  /// that depend on it. For a collective or a transfer, these are its variables. If a worker was replaced, this list
   /// also has the variables whose values Syncrun could not restore on the new worker.
   std::vector<std::string> undefined;
   std::vector<std::string> restored;  ///< Shared variables that Syncrun restored on a new worker from another copy.

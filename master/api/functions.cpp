@@ -89,7 +89,6 @@ std::shared_ptr<master::records::FunctionRecord> define_function(
   record->signature = signature;
   record->object = std::move(object);
   for (const Body& body : bodies) {
-    if (runs_on(body.device, DeviceKind::cpu)) record->restored = body.restored;
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
       if (!runs_on(body.device, kind)) continue;
       record->bodies[static_cast<std::size_t>(kind)] =

@@ -329,9 +329,8 @@ std::optional<std::uint64_t> CommandTable::count_waited(os::Clock::duration wait
 
 namespace {
 
-/// Whether ranks of a call that failed may have committed its updates. `as_before_on_cpus`: what Body::restored names is as
-/// before too.
-enum class Updates : std::uint8_t { as_before_on_cpus, as_before, perhaps_committed };
+/// Whether ranks of a call that failed may have committed its updates.
+enum class Updates : std::uint8_t { as_before, perhaps_committed };
 
 void add_half_written(std::vector<std::string>& names, const InFlight& call, Updates updates) {
   const auto add = [&](const std::string& name) {
@@ -342,9 +341,7 @@ void add_half_written(std::vector<std::string>& names, const InFlight& call, Upd
   const auto& arguments = call.function->signature.arguments;
   for (std::size_t i = 0; i < call.arguments_count; ++i) {
     const bool is_changed = arguments[i].kind == ArgumentKind::update && updates == Updates::perhaps_committed;
-    const bool is_restored = updates == Updates::as_before_on_cpus && (call.function->restored >> i & 1U) != 0;
-    const bool is_written = arguments[i].kind == ArgumentKind::local && !is_restored;
-    if (is_written || is_changed) add(call.arguments[i].variable->name);
+    if (arguments[i].kind == ArgumentKind::local || is_changed) add(call.arguments[i].variable->name);
   }
 }
 
@@ -365,11 +362,6 @@ bool CommandTable::may_all_have_voted_ok(const Entry& entry) const {
 
 std::vector<std::string> CommandTable::half_written_by(std::uint64_t id) const {
   std::vector<std::string> names;
-  const auto on_cpus_only = [this](const Entry& entry) {
-    const auto& ranks = control_.command_in(entry.slot).ranks;
-    return std::none_of(ranks.begin(), ranks.end(),
-                        [this](int rank) { return control_.worker(rank).device_kind == DeviceKind::cuda; });
-  };
   std::vector<std::uint64_t> failed{id};
   for (const Entry& entry : entries_) {
     const InFlight& call = *in_flight_[entry.slot];
@@ -378,9 +370,7 @@ std::vector<std::string> CommandTable::half_written_by(std::uint64_t id) const {
     if (entry.id != id && !fails_too) continue;
     if (entry.id != id) failed.push_back(entry.id);
     // A call that depends on another one may have committed its updates before the other one failed.
-    Updates updates = Updates::perhaps_committed;
-    if (entry.id == id) updates = on_cpus_only(entry) ? Updates::as_before_on_cpus : Updates::as_before;
-    add_half_written(names, call, updates);
+    add_half_written(names, call, entry.id != id ? Updates::perhaps_committed : Updates::as_before);
   }
   return names;
 }

@@ -136,7 +136,6 @@ struct FunctionRecord {
   bool has_updates = false;
   bool writes_object = false;  // it is a method that is not const
   bool keeps_outputs = false;  // an output stays on the device
-  std::uint32_t restored = 0;  // see Body
   /// The number of replacements (CommandDispatcher::replacements) when the function last succeeded on all ranks. Empty: it
   /// never has.
   std::optional<std::uint64_t> came_through_after;

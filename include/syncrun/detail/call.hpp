@@ -106,8 +106,6 @@ struct Body {
   bool is_replayable = false;
   std::size_t bucket_bytes = 0;  // for train steps only
   bool is_step = false;          // a train step
-  /// One bit for each argument of type Local that is as before if a call fails on CPU devices.
-  std::uint32_t restored = 0;
 };
 
 /// A signature at run time. The spans refer to static memory.

@@ -70,20 +70,6 @@ struct StepOf {
         -> Signature<R, Comm&, P..., VectorOfIndex<T, I>..., Vector, Local<double, 1>, DeviceScalar<Rule>>;
     using Sig = decltype(signature(std::make_index_sequence<kStates>{}));
 
-    /// The parameters, the state, the room for a slice, and the plan, among the arguments of Sig: one bit each. If a body
-    /// fails on a CPU device, no rank gets through the reduction of the gradient, so nobody updates them. This is certain
-    /// only if the body has no collectives of its own. The rule is the last argument.
-    static constexpr std::uint32_t untouched_by_failure() {
-      if constexpr ((std::same_as<P, Comm&> || ...)) {
-        return 0;
-      } else {
-        constexpr std::size_t kPlan = Sig::kArguments.size() - 2;
-        constexpr std::size_t kParams = kPlan - kStates - 3;
-        constexpr std::size_t kGradientBit = kParams + 1;
-        return (std::uint32_t{1} << (kPlan + 1)) - (std::uint32_t{1} << kParams) - (std::uint32_t{1} << kGradientBit);
-      }
-    }
-
     /// Runs one slice. `parameters` are those of Sig. `body` takes the first of them after the Comm&, and the gradient
     /// as its last.
     template <StepForm kForm, BodyDevice kDevice, class Body, class... A>
@@ -303,10 +289,7 @@ struct StepThunk {
 template <UpdateRule Rule, StepForm kForm, class Pointer>
 Body make_step_body(Pointer pointer) noexcept {
   using Step = StepThunk<Rule, kForm, Pointer>;
-  return {.device = Step::kDevice,
-          .thunk = &Step::run,
-          .pointer = to_body_pointer(pointer),
-          .restored = Step::Step::untouched_by_failure()};
+  return {Step::kDevice, &Step::run, to_body_pointer(pointer)};
 }
 template <UpdateRule Rule, StepForm kForm, class Pointer, Capture kCapture>
 Body make_step_body(const Replayable<Pointer, kCapture>& replayable) noexcept {
