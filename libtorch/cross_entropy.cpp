@@ -80,7 +80,8 @@ class CrossEntropy : public ::torch::autograd::Function<CrossEntropy> {
   const auto counts = targets.reshape({-1}).ne(ignore_index);
   if (!class_weights.defined()) return counts.sum();
   // A target that does not count may be no class.
-  const auto weights = class_weights.index_select(0, ::torch::where(counts, targets.reshape({-1}), 0));
+  const auto weights =
+      class_weights.to(::torch::kFloat64).index_select(0, ::torch::where(counts, targets.reshape({-1}), 0));
   return ::torch::where(counts, weights, 0.0).sum();
 }
 

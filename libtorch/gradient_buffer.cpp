@@ -124,15 +124,14 @@ void check_is_one_number(const ::torch::Tensor& loss) {
          "loss of each row");
 }
 
-/// On a CPU device.
+}  // namespace
+
 double count_of(const WeightedLoss& loss) {
   const auto count = loss.count.item<double>();
   if (std::isfinite(count) && count >= 0) return count;
   refuse("the count of the loss is " + syncrun::detail::number_text(count) +
          ", expected a finite number from 0: the number or the weight of the terms of the sum");
 }
-
-}  // namespace
 
 BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
     : module_(std::move(module)), device_(device_here()) {

@@ -31,8 +31,11 @@ std::string why_no_mean_of_targets(const LossNode& node) {
   if (function == nullptr || function->reduction != at::Reduction::Mean) return {};
   const ::torch::Tensor targets = function->target_.unpack();
   constexpr std::int64_t kMostInFloat32 = std::int64_t{1} << 24;
-  if (!targets.is_cpu() || targets.numel() > kMostInFloat32) return {};
-  const auto weight = function->total_weight_.unpack(node).template item<double>();
+  const ::torch::Tensor total = function->total_weight_.unpack(node);
+  // In 16 bits, LibTorch rounds the total.
+  const bool is_exact = total.scalar_type() == at::kFloat || total.scalar_type() == at::kDouble;
+  if (!targets.is_cpu() || !is_exact || targets.numel() > kMostInFloat32) return {};
+  const auto weight = total.template item<double>();
   if (weight == static_cast<double>(targets.numel())) return {};
   return "the loss is a mean over targets with the total weight " + syncrun::detail::number_text(weight) +
          ", expected " + std::to_string(targets.numel()) +
@@ -48,7 +51,8 @@ std::string why_no_mean_at(const LossNode& node, int& left) {
                 generated::SmoothL1LossBackward0, generated::HuberLossBackward0, generated::SoftMarginLossBackward0,
                 generated::MultiMarginLossBackward0, generated::MultilabelMarginLossBackward0>(node)) {
     return "the loss is a sum over rows (" + node->name() +
-           " with Reduction::Sum), expected their mean. Return a libtorch::SummedLoss, or use Reduction::Mean";
+           " with Reduction::Sum), expected their mean. Return a libtorch::SummedLoss, or use Reduction::Mean. "
+           "If it is not over rows, such as a penalty on parameters, multiply it by a factor";
   }
   std::string why = why_no_mean_of_targets<generated::NllLossBackward0>(node);
   if (why.empty()) why = why_no_mean_of_targets<generated::NllLoss2DBackward0>(node);

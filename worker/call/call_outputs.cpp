@@ -302,7 +302,8 @@ void CallOutputs::reduce(protocol::Outbox& outbox) {
     weight += other.weight;
   }
   std::vector<double> weights;
-  for (const int rank : ranks) weights.push_back(outbox_of(rank).weight / weight);
+  // On several nodes, those of one may all have the weight 0.
+  for (const int rank : ranks) weights.push_back(weight == 0 ? 0 : outbox_of(rank).weight / weight);
   bool agree = true;
   std::uint16_t reduced = 0;
   for (std::size_t i = 0; agree && i < slices_.call().outputs_count; ++i) {

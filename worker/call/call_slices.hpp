@@ -57,10 +57,10 @@ class CallSlices {
   double share_of_call() const noexcept;  // its rows as a part of those of all ranks and slices
   /// Its weight in the averages that the call returns.
   double weight() const noexcept { return weight_.value_or(static_cast<double>(rows())); }
-  /// Sets this weight. If one slice calls it, all do.
+  /// Sets this weight. If one slice calls it, all do. A slice without rows has none.
   void weigh(double weight) noexcept {
-    weight_ = weight;
-    share_weight_ = share_weight_.value_or(0) + weight;
+    weight_ = rows() == 0 ? 0 : weight;
+    share_weight_ = share_weight_.value_or(0) + *weight_;
   }
   /// The weight of this rank's slices so far.
   double share_weight() const noexcept { return share_weight_.value_or(static_cast<double>(share_rows())); }

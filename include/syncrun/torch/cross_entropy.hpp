@@ -36,7 +36,7 @@ SYNCRUN_EXPORT ::torch::Tensor cross_entropy(const ::torch::Tensor& scores, cons
 ///
 /// Targets equal to `ignore_index` do not count. `class_weights` is [classes] of a floating-point type: how much a target
 /// of each class counts. Without it, each counts 1. The count of the result is the number or the weight of the targets that
-/// count. If there are none, the sum and its gradient are 0. With weights, LibTorch's functions compute it on a GPU too.
+/// count. If there are none, the sum and its gradient are 0. With weights, LibTorch's functions compute it on a GPU too: a target that is no class then loses the worker.
 /// Throws Error (usage) for weights of another shape.
 SYNCRUN_EXPORT WeightedLoss cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                           std::int64_t ignore_index, const ::torch::Tensor& class_weights = {});

@@ -301,7 +301,8 @@ class Replica {
           if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
             return bound_.result_of(loss);
           } else if constexpr (detail::kIsLoss<decltype(loss)>) {
-            return numbers_of(worker, loss);
+            weigh(worker, loss);
+            return std::move(loss.numbers);
           } else {
             return loss;
           }
@@ -374,19 +375,19 @@ class Replica {
           if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
             return bound_.backward(loss, call);
           } else {
+            weigh(worker, loss);
             static_cast<void>(bound_.backward(loss.tensor, call));
-            return numbers_of(worker, loss);
+            return std::move(loss.numbers);
           }
         });
   }
-  /// The numbers beside a loss. Their averages have the weights of the loss.
+  /// The averages beside a loss have its weights. Waits for the count, so it comes before the backward pass.
   template <class Worker, class Numbers, class Value>
-  static Numbers numbers_of(Worker& worker, Loss<Numbers, Value>& loss) {
+  static void weigh(Worker& worker, const Loss<Numbers, Value>& loss) {
     if constexpr (std::is_same_v<Value, WeightedLoss>) {
       syncrun::detail::weigh_slice(syncrun::detail::HandleAccess::command_loop(worker),
-                                   loss.tensor.count.template item<double>());
+                                   worker.rows() == 0 ? 0 : detail::count_of(loss.tensor));
     }
-    return std::move(loss.numbers);
   }
 
   detail::KeptModule<Net> kept_;

@@ -35,6 +35,9 @@ struct WeightedMean;
 
 namespace detail {
 
+/// The count of a loss, on the host. Throws Error (usage) if it is negative or not finite.
+SYNCRUN_EXPORT double count_of(const WeightedLoss& loss);
+
 /// A parameter of a module: a part of the flat vector of parameters.
 struct BoundParameter {
   std::string name;
@@ -125,8 +128,9 @@ class SYNCRUN_EXPORT BoundModule {
 
   /// Runs the backward pass and returns the loss, or 0 without rows. Throws Error (usage) if the loss is not one number,
   /// if it does not depend on a parameter, if it is not finite, if there are other rows and the loss is no mean over its
-  /// rows (loss_form.hpp), or if the backward pass replaced a gradient instead of adding to it. Throws also what the options of the call say. On a CUDA device, the loss stays in device memory, and
-  /// only FiniteCheck::gradients looks at it.
+  /// rows (loss_form.hpp), or if the backward pass replaced a gradient instead of adding to it. Throws also what the
+  /// options of the call say. On a CUDA device, the loss stays in device memory, and only FiniteCheck::gradients looks at
+  /// it.
   Avg<double> backward(const ::torch::Tensor& loss, const BackwardCall& call = {});
   /// The same for losses whose gradient is that of a sum. Sets the count of the call. If nothing counts on a CPU device,
   /// the gradient is zero, and the sum is not looked at.

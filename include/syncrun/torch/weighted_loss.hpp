@@ -4,6 +4,9 @@
 
 #include <torch/torch.h>
 
+#include <concepts>
+#include <utility>
+
 #include "syncrun/detail/export.hpp"
 #include "syncrun/output.hpp"
 
@@ -32,6 +35,8 @@ struct SYNCRUN_EXPORT WeightedLoss {
   /// `sum` and `count` are one number each, of any floating-point type; `count` can also have an integer type.
   WeightedLoss(::torch::Tensor sum, const ::torch::Tensor& count);
   WeightedLoss(::torch::Tensor sum, double count);
+  template <std::integral Integer>
+  WeightedLoss(::torch::Tensor total, Integer terms) : WeightedLoss(std::move(total), static_cast<double>(terms)) {}
 
   ::torch::Tensor sum;    ///< The sum over what counts, where the backward pass starts.
   ::torch::Tensor count;  ///< How much counts, on the device of `sum` and without a gradient.

@@ -152,8 +152,8 @@ __device__ void update_tile(const Step& step, const Vectors<T>& x, const Scaled&
   for (std::size_t i = done + threadIdx.x; i < x.elements; i += kThreads) update_one<T, kStates>(step, x, i, scale);
 }
 
-/// An update by a plan: parts with rates of their own, and a gradient that is divided and clipped. The blocks take turns at the tiles
-/// of all parts. Thread 0 of a block computes the common values again for each part of which the block has tiles.
+/// An update by a plan: parts with rates of their own, and a gradient that is divided and clipped. The blocks take turns
+/// at the tiles of all parts. Thread 0 of a block computes the common values again for each part of which the block has tiles.
 template <class Rule, class T>
 __global__ void __launch_bounds__(kThreads)
     planned_update_kernel(const Rule* rule, const __grid_constant__ Vectors<T> x, const double* plan,
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kStates = Rule::kState.size();
   __shared__ alignas(Step) unsigned char common[sizeof(Step)];
   const double divisor = plan[StepPlan::kDivisor];
-  if (!(divisor > 0)) return;  // the parameters stay as they are
+  if (!(divisor > 0) || isinf(divisor)) return;  // the parameters stay as they are
   Scaled scale{1 / divisor};
   if (is_clipping) {
     const double norm = plan[StepPlan::kNorm];
