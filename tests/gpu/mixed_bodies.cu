@@ -62,6 +62,12 @@ __global__ void sum_late(const float* x, std::int64_t rows, const float* y, std:
   if (threadIdx.x == 0) *to *= *factor;
 }
 
+/// Makes a mean over rows a sum, and stores the number of rows.
+__global__ void multiply_by_rows(float* gradient, std::int64_t columns, std::int64_t rows, double* count) {
+  for (std::int64_t i = 0; i < columns; ++i) gradient[i] *= static_cast<float>(rows);
+  *count = static_cast<double>(rows);
+}
+
 __global__ void write_nowhere() { *reinterpret_cast<int*>(16) = 1; }
 
 __global__ void find_gradient(const float* x, const float* y, const float* params, std::int64_t rows,
@@ -127,6 +133,17 @@ sr::Avg<double> loss_and_gradient_on_gpu(sr::CudaWorker& worker, sr::Scattered<c
                                               gradient.data());
   check_launch();
   return sr::Avg<double>::in_device_memory(loss);
+}
+
+sr::Avg<double> summed_on_gpu(sr::CudaWorker& worker, sr::detail::GradientCount& count, sr::Scattered<const float, 2> x,
+                              sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
+                              sr::Local<float, 1> gradient) {
+  double* const rows = worker.scratch<double>(2).data() + 1;  // the loss comes before it
+  const auto loss = loss_and_gradient_on_gpu(worker, x, y, params, gradient);
+  multiply_by_rows<<<1, 1, 0, worker.stream()>>>(gradient.data(), x.shape(1), x.rows(), rows);
+  check_launch();
+  count.set_in_device_memory(rows);
+  return loss;
 }
 
 void lose_context_on_gpu(sr::CudaWorker& worker) {
