@@ -32,11 +32,6 @@ class Group : public Groups {
   Group() : Groups(3, kLimits) {
     for (int node = 0; node < 3; ++node) join(node);
   }
-  /// Lets messages arrive for a moment.
-  void pass() {
-    for (auto& group : groups) group.progress();
-    std::this_thread::sleep_for(Milliseconds(5));
-  }
   ~Group() override {
     for (auto& group : groups) group.listen(nullptr);
   }
