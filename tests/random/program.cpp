@@ -171,6 +171,7 @@ std::shared_ptr<Call> Program::begin_call(const std::string& text, const std::ve
       expect_loss_of(fault.rank);
     } else {
       call->faults.insert(fault.number);
+      call->meets_fault = true;
       faults_in_flight_.insert(fault.number);
     }
   }
@@ -192,6 +193,9 @@ void Program::use(Call& call, Array& array) {
     call.depends_on.push_back(writer);
     if (!writer->faults.empty() && call.fails_itself) optional_faults_.insert(call.faults.begin(), call.faults.end());
     call.faults.insert(writer->faults.begin(), writer->faults.end());
+    const bool is_at_source = call.ranks == std::vector{writer->source};
+    const bool has_to_notice = writer->is_master ? !writer->faults.empty() : writer->meets_fault;
+    call.meets_fault = call.meets_fault || (has_to_notice && !is_at_source);
     call.is_doubtful = call.is_doubtful || writer->is_doubtful;
   }
   for (const int rank : call.ranks) {

@@ -28,7 +28,9 @@ namespace random_test {
 struct Call {
   std::string text;
   std::vector<int> ranks;
-  std::set<int> faults;          // it fails with one of these
+  std::set<int> faults;      // it may fail with one of these
+  bool meets_fault = false;  // it fails with one of them for certain
+  int source = -1;           // a copy of a variable only reads on this rank, so calls there need not notice its failure
   bool fails_itself = false;     // and not because of another call
   bool dies = false;             // it kills a worker
   bool is_master = false;        // not a call of a function: the master itself moves values, and may not notice a fault
@@ -41,7 +43,7 @@ struct Call {
 
   /// Throws Difference if it must fail.
   void require_success() const;
-  bool must_fail() const { return (!faults.empty() || dies) && !is_master; }
+  bool must_fail() const { return (meets_fault || dies) && !is_master; }
   /// Whether the loss of this rank may make it fail.
   bool may_be_lost_with(int rank) const;
 };

@@ -219,6 +219,7 @@ void copy_one(Program& program, Choices& choices, Variable<T>& variable) {
   // Like a call whose future is dropped.
   const auto call = program.begin_call(variable.name + ".copy(" + text_of(from) + ", " + text_of(to) + ")",
                                        from == to ? std::vector{from} : std::vector{from, to});
+  if (from != to) call->source = from;
   program.use(*call, variable);
   const Numbers numbers = variable.copy(from).newest();
   const bool is_ambiguous = program.is_ambiguous(variable, {from});
