@@ -63,8 +63,8 @@ void check_memory(const std::vector<BoundParameter>& parameters) {
   }
 }
 
-/// What to do about a loss that is not finite. Names the first parameter with a value that is not finite, or says that
-/// there is none.
+/// Says what to do about a loss that is not finite. Names the first parameter with a value that is not finite, or says
+/// that all parameters are finite.
 std::string advice_on(double value, const ::torch::Tensor& loss, const std::vector<BoundParameter>& parameters) {
   for (const BoundParameter& each : parameters) {
     if (!::torch::isfinite(each.tensor.detach()).all().item<bool>()) {

@@ -38,15 +38,15 @@ inline constexpr const char* kReportBindings = "SYNCRUN_REPORT_BINDINGS";
 inline constexpr const char* kWrap = "SYNCRUN_WRAP";                   // lines such as "0,2:gdb --args"
 inline constexpr const char* kWrapTerminal = "SYNCRUN_WRAP_TERMINAL";  // a command that runs wrappers in terminals
 
-/// Options of one job. A program that a process of the job starts is a job of its own: it would write to the same files,
-/// want the same port, or lack a rank. So they are for one process: the first that has begun with them. kOptionsOf contains
-/// its pid, and which values it had. A program that this process executes in its place has them too.
+/// Options of one job. They are for one process: the first that has begun with them. kOptionsOf contains its pid, and
+/// hashes of their values. A program that this process executes in its place has them too. A program that it starts is a
+/// job of its own, which would write to the same files, open the same port, or lack a rank.
 inline constexpr std::array kOfOneJob{kLogDir,  kTee,   kRedirect, kLogSize, kOnlyRank,
                                       kProfile, kTrace, kMetrics,  kWrap,    kWrapTerminal};
 inline constexpr const char* kOptionsOf = "SYNCRUN_OPTIONS_OF";
-/// Makes them empty if they are for another process.
+/// Makes those empty that are for another process.
 void drop_options_of_another_job();
-/// The same, and says that they are for this process. Called when main() begins.
+/// Drops those of another job, and marks the others as those of this process. Called when main() begins.
 void take_options_of_job();
 
 // Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.

@@ -18,7 +18,6 @@ struct NodePlace {
 
   /// The only node of a session.
   static constexpr NodePlace alone(int world_size) noexcept { return {0, 1, 0, world_size}; }
-  /// The only question that anybody asks to find out whether there are other nodes.
   constexpr bool has_others() const noexcept { return nodes > 1; }
   constexpr int local_rank(int rank) const noexcept { return rank - first_rank; }
   constexpr int rank(int local_rank) const noexcept { return first_rank + local_rank; }

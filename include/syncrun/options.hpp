@@ -49,8 +49,8 @@ struct SessionOptions {
   std::string profile{};
   /// File for a trace of all calls on all ranks, for Perfetto or chrome://tracing. Empty: no trace.
   std::string trace{};
-  /// Where metrics go, in the text format of Prometheus: a file that Syncrun replaces every second, `unix:PATH` for a
-  /// socket, or a port of the loopback interface ("9090"). "-": standard error, when the session ends. Empty: no
+  /// The place for metrics in the text format of Prometheus: a file that Syncrun replaces every second, `unix:PATH` for
+  /// a socket, or a port of the loopback interface ("9090"). "-": standard error, when the session ends. Empty: no
   /// metrics. See Session::metrics.
   std::string metrics{};
   /// Left out: LogLevel::warning.

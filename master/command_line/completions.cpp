@@ -127,7 +127,7 @@ _syncrun_values() {
 @VALUES@  esac
 }
 
-# Offers arguments of the subcommand $1 that begin with $2. Fails if $1 is none.
+# Offers arguments of the subcommand $1 that begin with $2. Fails if $1 is no subcommand.
 _syncrun_arguments() {
   case $1 in
 @ARGUMENTS@    *) return 1 ;;

@@ -29,7 +29,7 @@ struct JobEnd {
   bool is_privileged = false;
   bool went_on = false;                ///< It ended well, but a forked copy of it continues the job, as a daemon does.
   protocol::FailureDetails details{};  ///< What the master knows of the error besides the message.
-  std::string verdict;                 ///< The master's own message about its failure. Empty if there was none.
+  std::string verdict;                 ///< The master's own message about its failure. Empty if it has sent no message.
   std::string notes;                   ///< Other faults, each after a newline.
   int stop_signal = 0;                 ///< The signal that asked `syncrun` to end the job, or 0.
   KillReason killed = KillReason::none;

@@ -72,7 +72,7 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--cpus-per-task", kBindingAdvice},
     {"--numa-binding", kBindingAdvice},
     {"--use-hwthread-cpus", kBindingAdvice},
-    // Of the engine
+    // For the engine
     {"--mca", kEngineAdvice},
     {"--mpi", kEngineAdvice},
     {"--partition", kEngineAdvice},
@@ -138,7 +138,7 @@ std::size_t distance_of(std::string_view one, std::string_view other) {
   return row.back();
 }
 
-/// The word that is written almost like this one. Empty if there is none.
+/// The option of syncrun that is written almost like this word. Empty if no option is.
 std::string nearest(std::string_view name, std::span<const std::string_view> own) {
   constexpr std::size_t kMostLetters = 3;
   std::string found;

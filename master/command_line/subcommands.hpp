@@ -19,7 +19,7 @@ struct Subcommand {
 /// In the order of --help.
 std::span<const Subcommand> subcommands() noexcept;
 
-/// The subcommand whose name is the first word after `syncrun`. Null if there is none. A program of this name is run by
+/// The subcommand whose name is the first word after `syncrun`. Null if that word is no subcommand. A program of this name is run by
 /// `syncrun -- NAME` or by its path.
 const Subcommand* find_subcommand(int argc, char** argv) noexcept;
 

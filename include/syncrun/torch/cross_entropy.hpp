@@ -35,9 +35,10 @@ SYNCRUN_EXPORT ::torch::Tensor cross_entropy(const ::torch::Tensor& scores, cons
 ///   }
 ///
 /// Targets equal to `ignore_index` do not count. `class_weights` is [classes] of a floating-point type: how much a target
-/// of each class counts. Without it, each counts 1. The count of the result is the number or the weight of the targets that
-/// count. If there are none, the sum and its gradient are 0. With weights, LibTorch's functions compute it on a GPU too: a target that is no class then loses the worker.
-/// Throws Error (usage) for weights of another shape.
+/// of each class counts. Without it, each target counts 1. The count of the result is the number of the targets that
+/// count, or the sum of their weights. If no target counts, the sum and its gradient are 0. Throws Error (usage) for
+/// weights of another shape. With weights, LibTorch's functions compute the loss on a GPU too. A target that is no class is
+/// then an error of the GPU, and the worker is lost.
 SYNCRUN_EXPORT WeightedLoss cross_entropy(const ::torch::Tensor& scores, const ::torch::Tensor& targets,
                                           std::int64_t ignore_index, const ::torch::Tensor& class_weights = {});
 

@@ -12,8 +12,8 @@
 
 namespace syncrun::libtorch {
 
-/// A loss of which not every row counts the same: a language model with padding, or rows with weights. A loss function
-/// returns it in place of a tensor. It is the sum over what counts, and how much counts:
+/// A loss in which rows count differently: a language model with padding, or rows with weights. A loss function returns it
+/// in place of a tensor. It has the sum over what counts, and how much counts:
 ///
 ///   lt::WeightedLoss loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y,
 ///                         sr::Scattered<const float, 1> weights) {
