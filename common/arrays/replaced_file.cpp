@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -63,6 +64,18 @@ os::FileDescriptor make_temporary(const Folder& folder, const std::string& name)
   throw Error(ErrorKind::system, (folder.path / name).string() + " was replaced each time before it could be locked");
 }
 
+/// Gives a complete file a name under which nobody else can replace it. Without locks between all savers (NFS), another
+/// save may put its own file in the place of the temporary one at any moment. Returns nothing if it has done so.
+std::string own_name_of(const os::FileDescriptor& own, const Folder& folder, const std::string& temporary) {
+  std::string name = temporary + "." + std::to_string(std::random_device{}());
+  if (::renameat(folder.fd.get(), temporary.c_str(), folder.fd.get(), name.c_str()) != 0) return {};
+  if (is_in_place(own, folder, name)) return name;
+  // This is the file of the other save. It goes back, unless there is a third one now.
+  static_cast<void>(::linkat(folder.fd.get(), name.c_str(), folder.fd.get(), temporary.c_str(), 0));
+  ::unlinkat(folder.fd.get(), name.c_str(), 0);
+  return {};
+}
+
 }  // namespace
 
 void replace_file(const fs::path& file, const std::function<void(const AppendBytes&)>& fill) {
@@ -71,6 +84,7 @@ void replace_file(const fs::path& file, const std::function<void(const AppendByt
   const fs::path path = place.folder.path / temporary;
   const int folder = place.folder.fd.get();
   const os::FileDescriptor own = make_temporary(place.folder, temporary);
+  std::string name = temporary;
   try {
     std::uint64_t end = 0;
     fill([&](std::span<const std::byte> bytes) {
@@ -78,15 +92,14 @@ void replace_file(const fs::path& file, const std::function<void(const AppendByt
       end += bytes.size();
     });
     sync_file(own, path);
-    const bool is_still_there = is_in_place(own, place.folder, temporary);
-    if (is_still_there && ::renameat(folder, temporary.c_str(), folder, place.name.c_str()) == 0) {
-      sync(place.folder);
-      return;
-    }
-    if (is_still_there && errno != ENOENT) text::throw_errno("cannot write " + file.string());
-    text::throw_usage(file.string() + ": another process is writing it too. Let each write to a file of its own");
+    name = own_name_of(own, place.folder, temporary);
+    if (name.empty())
+      text::throw_usage(file.string() + ": another process is writing it too. Let each write to a file of its own");
+    if (::renameat(folder, name.c_str(), folder, place.name.c_str()) != 0)
+      text::throw_errno("cannot write " + file.string());
+    sync(place.folder);
   } catch (...) {
-    if (is_in_place(own, place.folder, temporary)) ::unlinkat(folder, temporary.c_str(), 0);
+    if (!name.empty() && is_in_place(own, place.folder, name)) ::unlinkat(folder, name.c_str(), 0);
     throw;
   }
 }
