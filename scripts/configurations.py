@@ -70,7 +70,7 @@ class Configuration:
     may_be_reference: bool = False  # it may have the same compile commands
     is_built: bool = False  # and run, instead of being compared
     has_its_own_sources: bool = False  # only the units that have sources which the reference has not are checked
-    is_only_configured: bool = False  # another step compiles it, and would notice a failure late
+    is_only_configured: bool = False  # too slow to read here; .ci/run compiles asan and tsan in turn, scripts/fuzz.sh fuzz
 
 
 @dataclass(frozen=True)

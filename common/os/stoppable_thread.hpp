@@ -9,14 +9,16 @@
 #include <utility>
 
 #include "common/os/mutex.hpp"
+#include "common/os/threads.hpp"
 
 namespace syncrun::detail::os {
 
 class StoppableThread {
  public:
-  /// Calls `run(*this)` in a new thread. It ends soon after nap() has returned true.
+  /// Calls `run(*this)` in a new thread. It ends soon after nap() has returned true. Throws Error (system) if the system
+  /// refuses another thread.
   explicit StoppableThread(std::function<void(StoppableThread&)> run)
-      : thread_([this, run = std::move(run)] { run(*this); }) {}
+      : thread_(start_thread([this, run = std::move(run)] { run(*this); })) {}
   ~StoppableThread() { stop(); }
   StoppableThread(const StoppableThread&) = delete;
   StoppableThread& operator=(const StoppableThread&) = delete;

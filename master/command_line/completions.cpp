@@ -45,7 +45,7 @@ Choice choice_in(std::string_view shown) {
       choice.words.emplace_back(word);
     } else {
       choice.folders |= word == "DIR";
-      choice.files |= word == "FILE" || word == "PROFILE";
+      choice.files |= word == "FILE";
     }
   }
   return choice;

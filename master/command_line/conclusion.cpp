@@ -67,10 +67,6 @@ std::string ended_message(const JobEnd& end) {
   return WIFSIGNALED(*end.wait_status) ? master + " was " + status + end.kill_hint : "the program " + status;
 }
 
-}  // namespace
-
-namespace {
-
 Conclusion conclude_without_notes(const JobEnd& end) {
   const int code = own_exit_code(end);
   if (end.stop_signal != 0) {
@@ -93,6 +89,7 @@ Conclusion conclude(const JobEnd& end) {
   Conclusion conclusion = conclude_without_notes(end);
   if (!conclusion.message.empty()) conclusion.message += end.notes;
   if (!end.verdict.empty()) conclusion.details = end.details;  // else they belong to another message
+  conclusion.was_killed = !end.wait_status || WIFSIGNALED(*end.wait_status);
   return conclusion;
 }
 

@@ -35,8 +35,8 @@ std::string place_of(const std::string& path, const toml::source_region& region)
   return path + ", line " + std::to_string(region.begin.line);
 }
 
-/// A value as it would be on the command line. Empty if there is no such form.
-std::optional<std::string> value_text(const toml::node& node) {
+/// A value as it would be on the command line. Empty if there is no such form. `between` stands between those of a list.
+std::optional<std::string> value_text(const toml::node& node, char between) {
   if (const auto text = node.value_exact<std::string>()) return text;
   if (const auto number = node.value_exact<std::int64_t>()) return std::to_string(*number);
   if (const auto number = node.value_exact<double>()) return number_text(*number);
@@ -44,9 +44,10 @@ std::optional<std::string> value_text(const toml::node& node) {
   if (!node.is_array()) return std::nullopt;
   std::string list;
   for (const toml::node& each : *node.as_array()) {
-    const auto text = each.is_array() ? std::nullopt : value_text(each);
+    const auto text = each.is_array() ? std::nullopt : value_text(each, between);
     if (!text) return std::nullopt;
-    list.append(list.empty() ? "" : ",").append(*text);
+    if (!list.empty()) list += between;
+    list += *text;
   }
   return list;
 }
@@ -60,7 +61,8 @@ void add_entries(std::vector<ConfigEntry>& entries, const toml::table& table, co
       continue;
     }
     const std::string place = place_of(path, node.source());
-    const auto text = value_text(node);
+    // A command may contain commas, so SYNCRUN_WRAP has a line for each.
+    const auto text = value_text(node, name == "wrap" ? '\n' : ',');
     if (!text) text::throw_usage(place + ": " + name + ": expected a text, a number, true, false or a list of them");
     entries.push_back({name, *text, node.is_boolean(), is_variable, place});
   }

@@ -67,7 +67,7 @@ std::string json_lines(std::string_view text) {
 /// How a job has failed whose program has not said it.
 std::string_view kind_of(const Conclusion& conclusion) noexcept {
   if (conclusion.was_asked) return "stopped";
-  if (conclusion.exit_code > kSignalExit) return "killed";
+  if (conclusion.was_killed) return "killed";
   if (conclusion.exit_code == kUsageExit) return "usage";
   return "exit";
 }
@@ -123,7 +123,12 @@ void ErrorFile::conclude(const Conclusion& conclusion) {
 
 PidFile::PidFile(const std::string& path, int node)
     : path_(path_on_node(path, node)), fd_(open_job_file("--pid-file", path_)) {
-  if (fd_.is_open()) write_text(fd_, "--pid-file", path_, std::to_string(::getpid()) + "\n");
+  if (!fd_.is_open()) return;
+  try {
+    write_text(fd_, "--pid-file", path_, std::to_string(::getpid()) + "\n");
+  } catch (const Error& error) {
+    text::throw_usage(error.what());
+  }
 }
 
 PidFile::~PidFile() {

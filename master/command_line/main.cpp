@@ -35,7 +35,8 @@ namespace {
 
 std::chrono::milliseconds node_timeout(const CommandOptions& options) {
   constexpr double kUsualTimeout = 3;
-  const double seconds = text::parse_number(options.value_of(environment::kNodeTimeout)).value_or(kUsualTimeout);
+  const double given = text::parse_number(options.effective(environment::kNodeTimeout)).value_or(kUsualTimeout);
+  const double seconds = given >= 0.5 && given <= 1e6 ? given : kUsualTimeout;  // the program refuses others
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
@@ -46,7 +47,7 @@ std::chrono::milliseconds last_stay(const Conclusion& conclusion, int task, cons
   constexpr std::chrono::seconds kTimeToNotice{1};
   if (conclusion.exit_code == 0) return {};
   // Nobody tells the other nodes if this process was killed. They notice it by the silence.
-  const bool is_silent = conclusion.exit_code > kSignalExit && (task != 0 || !conclusion.was_asked);
+  const bool is_silent = conclusion.was_killed && (task != 0 || !conclusion.was_asked);
   return is_silent ? node_timeout(options) + kTimeToNotice : kTimeToSpeak;
 }
 
@@ -74,7 +75,7 @@ int run_program(const CommandOptions& options, const std::string& program, const
                 ErrorFile& error_file) {
   if (const std::string folder = options.value_of(environment::kLogDir); !folder.empty()) make_log_dir(folder);
   const PidFile pid_file(options.pid_file, job ? job->task : 0);
-  const auto level = text::parse_log_level(options.value_of(environment::kLogLevel)).value_or(LogLevel::warning);
+  const auto level = text::parse_log_level(options.effective(environment::kLogLevel)).value_or(LogLevel::warning);
   // On several nodes, each node needs the wrappers of its own ranks only. It checks them when it knows its ranks.
   if (!job) wrappers::Wrappers::read(options.value_of(environment::kWrap), "").check_programs();
   EnvironmentChanges changes = environment_for(options);
@@ -104,7 +105,6 @@ int exit_code_of(const Error& error) {
 
 /// Finds the program and runs it, or says what would be started.
 int start(const CommandOptions& options) {
-  if (const std::string folder = options.value_of(environment::kLogDir); !folder.empty()) check_log_dir(folder);
   const bool is_dry = options.action == CommandOptions::Action::dry_run;
   const auto job = find_job(options, ::getenv);
   ErrorFile error_file(is_dry ? "" : options.error_file, job ? job->task : 0);
@@ -112,6 +112,7 @@ int start(const CommandOptions& options) {
     write_error_file(error_file, {.exit_code = code, .message = error.what()});
   };
   try {
+    if (const std::string folder = options.value_of(environment::kLogDir); !folder.empty()) check_log_dir(folder);
     const auto program = find_program(options.command.front());
     if (!is_dry) return run_program(options, program, job, error_file);
     if (!job) return say(describe_start(options, program));

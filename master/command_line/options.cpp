@@ -132,6 +132,12 @@ std::string CommandOptions::value_of(const char* variable) const {
   return found == variables.end() ? std::string() : found->second;
 }
 
+std::string CommandOptions::effective(const char* variable) const {
+  const char* const value = environment::get(variable);
+  std::string given = value_of(variable);
+  return !given.empty() || value == nullptr ? given : value;
+}
+
 bool CommandOptions::is_given(std::string_view name) const {
   return std::any_of(given.begin(), given.end(), [name](const Given& each) { return each.name == name; });
 }
@@ -188,15 +194,10 @@ void read_words(CommandOptions& options, int argc, std::vector<char*>& words) {
   }
 }
 
-bool is_set(const char* variable) {
-  const char* const value = environment::get(variable);
-  return value != nullptr && *value != '\0';
-}
-
 /// Whether the user has chosen the devices in a place that comes before the file.
 bool has_device_choice(const CommandOptions& options) {
-  return !options.value_of(environment::kDevices).empty() || !options.value_of(environment::kProcesses).empty() ||
-         is_set(environment::kDevices) || is_set(environment::kProcesses) || is_set(environment::kContexts);
+  const auto is_set = [&](const char* variable) { return !options.effective(variable).empty(); };
+  return is_set(environment::kDevices) || is_set(environment::kProcesses) || is_set(environment::kContexts);
 }
 
 /// A variable that is set comes before the one in the file.
@@ -234,9 +235,8 @@ void read_config(CommandOptions& options) {
     }
     const bool is_devices = row.variable != nullptr && (std::string_view(row.variable) == environment::kDevices ||
                                                         std::string_view(row.variable) == environment::kProcesses);
-    const bool is_overruled =
-        options.is_given(row.name) || (is_devices && has_devices) ||
-        (row.variable != nullptr && (!options.value_of(row.variable).empty() || is_set(row.variable)));
+    const bool is_overruled = options.is_given(row.name) || (is_devices && has_devices) ||
+                              (row.variable != nullptr && !options.effective(row.variable).empty());
     if (is_overruled) continue;
     if (is_switch && entry.value == "false") {
       const std::size_t opposite = row_named("no-" + entry.name);
@@ -251,7 +251,7 @@ void read_config(CommandOptions& options) {
 /// In the file, rules for log files say what the user prefers. Most jobs have no log folder. `from` is the place of the
 /// first variable that is from the file.
 void drop_rules_of_logs(CommandOptions& options, std::size_t from) {
-  if (!options.value_of(environment::kLogDir).empty() || is_set(environment::kLogDir)) return;
+  if (!options.effective(environment::kLogDir).empty()) return;
   const auto is_rule = [](const auto& each) {
     const std::string_view name = each.first;
     return name == environment::kTee || name == environment::kRedirect || name == environment::kLogSize;
@@ -274,7 +274,7 @@ CommandOptions parse_options(int argc, char** argv) {
   read_config(options);
   drop_rules_of_logs(options, before);
   options.command.assign(argv + ::optind, argv + argc);
-  if (has_terminal && options.value_of(environment::kWrap).empty() && !is_set(environment::kWrap))
+  if (has_terminal && options.effective(environment::kWrap).empty())
     text::throw_usage("--wrap-terminal: expected --wrap RANKS:COMMAND with it, got none");
   if (!options.error_file.empty() && options.error_file == options.pid_file)
     text::throw_usage("--error-file and --pid-file: expected two files, got " + options.pid_file + " for both");

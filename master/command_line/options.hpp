@@ -20,6 +20,8 @@ struct CommandOptions {
   std::vector<std::pair<std::string, std::string>> variables;
   /// The value of the option with this variable. Empty if it was not given.
   std::string value_of(const char* variable) const;
+  /// The same, or else what the variable is set to.
+  std::string effective(const char* variable) const;
 
   /// The options that hold, with their values as written. Each comes from one place.
   struct Given {

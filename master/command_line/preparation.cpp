@@ -50,7 +50,6 @@ void check_log_dir(const std::string& path) {
 }
 
 void make_log_dir(const std::string& path) {
-  check_log_dir(path);
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) text::throw_usage("--log-dir: cannot make " + path + ": " + error.message());

@@ -74,9 +74,6 @@ const Subcommand* find_subcommand(int argc, char** argv) noexcept {
   return found == kSubcommands.end() ? nullptr : &*found;
 }
 
-int say(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  return std::fflush(stdout) == 0 ? 0 : 1;
-}
+int say(const std::string& text) { return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? 0 : 1; }
 
 }  // namespace syncrun::detail::master::command_line

@@ -169,7 +169,7 @@ Findings check_debugging(const System& system) {
   findings.push_back(std::move(ptrace));
   const std::string pattern = system.text("/proc/sys/kernel/core_pattern");
   const bool has_cores = !system.limits.core_bytes || *system.limits.core_bytes != 0;
-  if (pattern.starts_with('|')) {
+  if (pattern.starts_with('|') || pattern.starts_with('@')) {
     findings.push_back({Level::note, "core files", "go to " + pattern.substr(1, pattern.find(' ') - 1),
                         "coredumpctl, or the page of that program, says where it puts them"});
   } else if (has_cores) {

@@ -134,13 +134,17 @@ Gpus ask_driver_for_gpus() {
   }
   std::array<char, kNvmlTextBytes> text{};
   if (nvml.driver_version(text.data(), kNvmlTextBytes) == kNvmlSuccess) gpus.driver = text.data();
-  nvml.cuda_version(&gpus.driver_cuda);
+  if (nvml.cuda_version(&gpus.driver_cuda) != kNvmlSuccess) gpus.driver_cuda = 0;
   unsigned count = 0;
-  nvml.count(&count);
+  if (const int code = nvml.count(&count); code != kNvmlSuccess)
+    gpus.why_unknown = "nvmlDeviceGetCount failed with code " + std::to_string(code);
   std::vector<NvmlDevice> handles;
   for (unsigned index = 0; index < count; ++index) {
     NvmlDevice device = nullptr;
-    if (nvml.device_at(index, &device) != kNvmlSuccess) continue;
+    if (const int code = nvml.device_at(index, &device); code != kNvmlSuccess) {
+      gpus.why_unknown = "GPU " + std::to_string(index) + " does not answer: code " + std::to_string(code);
+      continue;
+    }
     handles.push_back(device);
     gpus.devices.push_back(describe_gpu(nvml, device));
   }

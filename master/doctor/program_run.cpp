@@ -78,7 +78,12 @@ ProgramEnd run_program(const std::vector<std::string>& command, std::chrono::mil
   }
   output.to.reset();
   errors.to.reset();
-  end.was_late = !read_all(output, errors, end, os::Clock::now() + limit);
+  const auto deadline = os::Clock::now() + limit;
+  end.was_late = !read_all(output, errors, end, deadline);
+  // It may have closed both pipes, and go on.
+  pollfd ended{child.pidfd.get(), POLLIN, 0};
+  while (!end.was_late && child.pidfd.is_open() && ::poll(&ended, 1, milliseconds_until(deadline)) <= 0)
+    end.was_late = os::Clock::now() >= deadline;
   if (end.was_late) ::kill(child.pid, SIGKILL);
   int status = 0;
   while (::waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {

@@ -41,6 +41,7 @@ bool fits(const std::string& loaded, const std::string& built) {
 }
 
 Finding check_driver(const Gpus& gpus, const std::string& built) {
+  if (gpus.driver_cuda == 0) return {Level::note, "CUDA", "the driver does not say which versions it supports"};
   const int major = gpus.driver_cuda / 1000;
   const std::string newest = std::to_string(major) + "." + std::to_string(gpus.driver_cuda % 1000 / 10);
   Finding finding{Level::ok, "CUDA",

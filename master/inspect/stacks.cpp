@@ -132,6 +132,7 @@ int show_stacks(std::span<char* const> words) {
   }
   auto stacks = take_stacks(pids);
   const std::string advice = advice_on(stacks);
+  bool is_complete = std::all_of(stacks.begin(), stacks.end(), [](const auto& each) { return each.problem.empty(); });
   std::string text = job.command + " (pid " + std::to_string(job.master) + ")\n";
   for (const std::string& line : stacks.front().lines) text += "    " + line + "\n";
   if (!stacks.front().problem.empty()) text += "    no stack: " + stacks.front().problem + "\n";
@@ -139,7 +140,6 @@ int show_stacks(std::span<char* const> words) {
   process::put_stacks(states, std::move(stacks));
   text += lines_of(process::report_of(states));
 
-  bool is_complete = advice.empty();
   if (session.place().has_others() && session.place().node == 0) {
     const StacksOfNodes others;
     const int answered = others.ask(session);
@@ -148,9 +148,9 @@ int show_stacks(std::span<char* const> words) {
     is_complete = is_complete && missing == 0;
     if (missing != 0) text += "  " + std::to_string(missing) + " other nodes have not answered\n";
   }
-  std::fputs(text.c_str(), stdout);
+  const bool is_written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   if (!advice.empty()) std::fprintf(stderr, "syncrun: some stacks are missing: %s\n", advice.c_str());
-  return std::fflush(stdout) == 0 && is_complete ? 0 : 1;
+  return is_written && is_complete ? 0 : 1;
 }
 
 }  // namespace syncrun::detail::master::inspect

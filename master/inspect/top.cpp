@@ -188,9 +188,9 @@ int show_top(std::span<char* const> words) {
     const std::string table = table_of(rows, session.place().has_others(), has_size ? size.ws_col : 0);
     // Moves the cursor to the corner, and clears what is below. So the table does not flicker.
     const char* const start = has_size ? "\x1b[H\x1b[J" : "";
-    std::printf("%s%s (pid %d)\n%s%s", start, job.command.c_str(), static_cast<int>(job.master), table.c_str(),
-                has_size || options.is_once ? "" : "\n");
-    if (std::fflush(stdout) != 0) return 1;
+    const int written = std::printf("%s%s (pid %d)\n%s%s", start, job.command.c_str(), static_cast<int>(job.master),
+                                    table.c_str(), has_size || options.is_once ? "" : "\n");
+    if (written < 0 || std::fflush(stdout) != 0) return 1;
     if (options.is_once) return 0;
     before = std::move(after);
     looked_at = now;

@@ -196,13 +196,12 @@ class Server final : public Exporter {
   /// case the program has closed the descriptors.
   bool await(int fd, short events, std::optional<os::Clock::time_point> deadline) {
     constexpr int kLongestSleepMs = 1000;
-    while (!stops_.load()) {
+    while (!stops_.load() && (!deadline || os::Clock::now() < *deadline)) {
       std::array<pollfd, 2> polled{pollfd{fd, events, 0}, pollfd{stop_.get(), POLLIN, 0}};
       const int ready = ::poll(polled.data(), polled.size(), kLongestSleepMs);
       if (ready < 0 && errno != EINTR) return false;
       if (ready > 0 && (polled[0].revents & POLLNVAL) != 0) return false;
       if (ready > 0 && polled[0].revents != 0) return !stops_.load();
-      if (deadline && os::Clock::now() >= *deadline) return false;
     }
     return false;
   }

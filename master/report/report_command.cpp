@@ -41,7 +41,8 @@ ReportWords parse_words(std::span<char* const> words) {
   }
   if (parsed.profile.empty()) text::throw_usage(std::string("syncrun report: ") + kReportUsage);
   if (parsed.page.empty()) parsed.page = std::filesystem::path(parsed.profile).replace_extension(".html").string();
-  if (parsed.page == parsed.profile)
+  std::error_code error;  // one of them does not exist
+  if (parsed.page == parsed.profile || std::filesystem::equivalent(parsed.page, parsed.profile, error))
     text::throw_usage("syncrun report: the page would replace the profile " + parsed.profile +
                       "; name another with -o");
   return parsed;
@@ -76,7 +77,7 @@ int run_report(std::span<char* const> words) {
   const std::string title = std::filesystem::path(files.profile).filename().string();
   const std::string text = draw_profile(profile, title);
   if (files.page == "-") {
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) return 1;
   } else {
     process::OutputFile page(files.page, "the report");
     page.write(text);
