@@ -79,6 +79,11 @@ TEST_F(Config, ChoosesDevicesOnlyIfNothingElseDoes) {
   EXPECT_THAT(output(report_, start("SYNCRUN_CONTEXTS", "a->cpu0")), Not(HasSubstr("SYNCRUN_DEVICES=")));
 }
 
+TEST_F(Config, MayHaveAListOfWrappers) {
+  write("wrap = ['0:env A=1,2', '1:env']\n");
+  EXPECT_THAT(output(report_, start()), HasSubstr("SYNCRUN_WRAP=0:env A=1,2\n1:env\n"));
+}
+
 TEST_F(Config, MayNameATerminalWithoutAWrapper) {
   write("wrap-terminal = 'tmux'\n");
   write_text(folder_.at("tmux"), "#!/bin/sh\n");
@@ -205,6 +210,12 @@ TEST(JobFiles, SayWhichProcessRunsAndWhyItFailed) {
   EXPECT_THAT(text_of(folder / "error"),
               AllOf(HasSubstr("\"kind\": \"stopped\""), HasSubstr("\"rank\": null"),
                     HasSubstr("\"message\": \"stopped by SIGTERM"), HasSubstr("\"exit_code\": 143")));
+  CommandRun ended({"--error-file", folder.at("error"), scripted_program(), "exit", "255"});
+  EXPECT_EQ(ended.exit_code(), 255);
+  EXPECT_THAT(text_of(folder / "error"), HasSubstr("\"kind\": \"exit\"")) << "no signal has ended it";
+  CommandRun refused({"--error-file", folder.at("error"), "--log-dir", "/proc/none", scripted_program(), "exit", "0"});
+  EXPECT_EQ(refused.exit_code(), 2);
+  EXPECT_THAT(text_of(folder / "error"), HasSubstr("--log-dir: expected a folder")) << "not the reason of the last job";
   CommandRun missing({"--error-file", folder.at("error"), folder.at("none")});
   EXPECT_EQ(missing.exit_code(), 127);
   EXPECT_THAT(text_of(folder / "error"), HasSubstr("\"exit_code\": 127"));
@@ -220,6 +231,12 @@ TEST(JobFiles, ThatCannotBeWrittenAreRefusedAtTheStart) {
       EXPECT_THAT(run.last_error_line(), HasSubstr("cannot write " + option + " " + folder.at(name)));
     }
   }
+}
+
+TEST(JobFiles, ThatAreFullAreRefusedToo) {
+  CommandRun run({"--pid-file", "/dev/full", scripted_program(), "exit", "0"});
+  EXPECT_EQ(run.exit_code(), 2);
+  EXPECT_THAT(run.last_error_line(), HasSubstr("cannot write --pid-file /dev/full: No space left"));
 }
 
 TEST(JobFiles, OfAnotherJobStay) {

@@ -60,10 +60,14 @@ class Peer {
     return ntohs(in_.sin_port);
   }
   void close() { fd_.reset(); }
+  void connect() { EXPECT_EQ(::connect(fd_.get(), address_, length_), 0) << std::strerror(errno); }
+  bool send(const std::string& text) {
+    return ::send(fd_.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+  }
   /// Sends the request and returns all that comes back.
   std::string ask(const std::string& request) {
-    EXPECT_EQ(::connect(fd_.get(), address_, length_), 0) << std::strerror(errno);
-    EXPECT_EQ(::send(fd_.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+    connect();
+    EXPECT_TRUE(send(request));
     std::string answer;
     std::array<char, 4096> part{};
     for (ssize_t count = 0; (count = ::recv(fd_.get(), part.data(), part.size(), 0)) > 0;)
@@ -158,6 +162,21 @@ TEST(MetricsPort, AnswersOverHttp) {
                       HasSubstr("Content-Length: 8\r\n"), HasSubstr("\r\n\r\ncalls 3\n")));
   exporter->close();
   open(std::to_string(port))->close();  // the port is free again
+}
+
+/// Its own limit is two seconds.
+TEST(MetricsPort, DoesNotWaitForAClientThatSendsAByteAtATime) {
+  const int port = free_port();
+  const auto exporter = open(std::to_string(port));
+  std::atomic<bool> is_over{false};
+  Peer client(port);
+  client.connect();
+  std::thread slow([&] {
+    while (!is_over && client.send("G")) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  });
+  EXPECT_THAT(Peer(port).ask(kRequest), StartsWith("HTTP/1.1 200 OK"));
+  is_over = true;
+  slow.join();
 }
 
 TEST(MetricsPort, InUseIsRefusedWithTheOption) {

@@ -132,6 +132,18 @@ TEST(Report, WritesAPageBesideTheProfile) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(), folder.at("other") + "\n");
 }
 
+TEST(Report, DoesNotReplaceTheProfileByAnotherSpelling) {
+  const TemporaryFolder folder;
+  write_text(folder.at("p.json"), json_of());
+  EXPECT_THAT(error_text(
+                  [&] {
+                    run({"-o", folder.at("./p.json"), folder.at("p.json")});
+                  },
+                  ErrorKind::usage),
+              HasSubstr("would replace the profile"));
+  EXPECT_EQ(::text_of(folder.at("p.json")), json_of());
+}
+
 TEST(Report, RefusesBadWords) {
   const auto refusal = [](const std::vector<std::string>& words) {
     return error_text([&] { run(words); }, ErrorKind::usage);
