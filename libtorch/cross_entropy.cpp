@@ -64,7 +64,7 @@ class CrossEntropy : public ::torch::autograd::Function<CrossEntropy> {
   }
 };
 
-/// By LibTorch, in the type of the result.
+/// Lets LibTorch compute the loss, in the type of the result.
 ::torch::Tensor by_libtorch(const ::torch::Tensor& scores, const ::torch::Tensor& targets, at::Reduction::Reduction how,
                             std::int64_t ignore_index, const ::torch::Tensor& class_weights) {
   const auto type = scores.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;

@@ -82,8 +82,8 @@ std::vector<std::string> probe_command(const std::string& probe) {
           std::to_string(has_memory ? kLargeBytes : 0)};
 }
 
-/// The probe writes no files that the user wants of other jobs, runs under no debugger, and may have fewer ranks than these
-/// jobs. It reads no configuration file, which may ask for the same: there is none in this folder.
+/// Clears the options for the user's own jobs: files to write, wrappers, chosen ranks. XDG_CONFIG_HOME names a folder
+/// without a configuration file, which could set them again.
 std::vector<std::pair<std::string, std::string>> probe_variables() {
   std::vector<std::pair<std::string, std::string>> variables{{"XDG_CONFIG_HOME", "/dev/null"}};
   for (const char* const name : environment::kOfOneJob) variables.emplace_back(name, "");

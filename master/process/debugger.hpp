@@ -6,10 +6,10 @@ namespace syncrun::detail::master::process {
 
 class Nursery;
 
-/// Returns the pid of the process that traces this one, or 0.
+/// Returns the pid of the process that traces the process `pid`, or 0.
 int tracer_of(int pid);
 
-/// True if a process that this one has started, or that those have started, is being traced.
+/// True if a descendant of the process `pid` is being traced.
 bool traces_descendants(int pid);
 
 /// True if this process or a child of the nursery is being traced.

@@ -262,7 +262,7 @@ std::vector<int> place(std::vector<int> received, const std::vector<std::string>
   return placed;
 }
 
-/// The environment of the job, but with what describes this terminal.
+/// Takes the environment of the job, and keeps the variables that describe this terminal.
 void take_variables(const std::vector<std::string>& variables) {
   constexpr std::array kOfTerminal{"TERM", "COLORTERM", "TMUX", "TMUX_PANE", "WINDOWID", "LINES", "COLUMNS"};
   std::vector<std::pair<const char*, std::string>> kept;
