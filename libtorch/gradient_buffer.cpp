@@ -6,13 +6,13 @@
 #include "libtorch/cuda_part.hpp"
 #include "libtorch/gradient_hooks.hpp"
 #include "libtorch/loss_form.hpp"
+#include "libtorch/module_state.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "libtorch/step_scope.hpp"
 #include "syncrun/detail/gradient_count.hpp"
 #include "syncrun/detail/number_text.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/replica.hpp"
-#include "syncrun/torch/sync_batch_norm.hpp"
 #include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/torch/weighted_loss.hpp"
 
@@ -146,7 +146,7 @@ BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
     elements_ += each.tensor.numel();
   }
   check_memory(parameters_);
-  synced_versions_ = buffer_versions();
+  state_ = std::make_shared<ModuleState>(module_, parameters_);
 }
 
 std::string BoundModule::layout() const {
@@ -347,20 +347,6 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) con
   }
 }
 
-std::uint32_t BoundModule::buffer_versions() const {
-  std::uint32_t sum = 0;
-  for (const ModuleTensor& each : other_tensors(*module_)) sum += static_cast<std::uint32_t>(each.tensor._version());
-  // All ranks have computed these statistics together, so they are equal.
-  for (const auto& each : module_->modules()) {
-    if (const auto* norm = each->as<SyncBatchNormImpl>()) {
-      for (const auto& buffer : norm->buffers(false)) {
-        if (buffer.defined()) sum -= static_cast<std::uint32_t>(buffer._version());
-      }
-    }
-  }
-  return sum;
-}
-
 void BoundModule::sync_buffers(Comm& comm, BufferSync how) {
   const ::torch::NoGradGuard no_gradients;
   for (const ModuleTensor& each : other_tensors(*module_)) {
@@ -371,11 +357,11 @@ void BoundModule::sync_buffers(Comm& comm, BufferSync how) {
     if (!is_averaged) comm.broadcast(elements_of<std::uint8_t>(values), 0);
     if (values.data_ptr() != each.tensor.data_ptr()) each.tensor.detach().copy_(values);
   }
-  synced_versions_ = buffer_versions();
+  state_->note_synced();
 }
 
 void BoundModule::warn_of_buffers(AnyWorker& worker) {
-  if (has_warned_ || worker.world_size() == 1 || buffer_versions() == synced_versions_) return;
+  if (has_warned_ || worker.world_size() == 1 || state_->is_synced()) return;
   has_warned_ = true;
   if (worker.rank() != 0) return;
   worker.log(LogLevel::warning,

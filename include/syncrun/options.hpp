@@ -233,6 +233,13 @@ struct CallOptions {
   std::optional<std::chrono::milliseconds> timeout{};
 };
 
+/// Options of Session::verify.
+struct VerifyOptions {
+  /// The largest relative difference that counts as equal. That of an array is the norm of the difference, divided by the
+  /// norm of the values on one rank. Sums of float32 in another order differ by about 1e-6.
+  double tolerance = 1e-4;
+};
+
 /// The route of a collective on shared variables.
 enum class Route : std::uint8_t {
   /// Between the devices: through NCCL on GPUs, and in shared memory on CPU devices. In a session with both kinds of

@@ -32,6 +32,9 @@
 
 namespace syncrun {
 
+template <class F>
+class Verifier;
+
 /// The worker processes of a program, one per device, and the interface to use them. A process can have only one open
 /// session at a time, and only one thread at a time may use the session. Syncrun checks both rules. Most programs do
 /// not construct a Session: run() makes one and passes it to the program.
@@ -101,6 +104,24 @@ class Session {
   std::vector<double> balance(const Function<R>& f, const CallOptions& options) {
     return balance_with(f, options);
   }
+
+  /// Is my program the same on one worker and on many? Returns a verifier, which the program calls with the arguments of
+  /// the function or the training step: `std::cout << session.verify(step)(x, y, {.learning_rate = 1e-3});`. It makes the
+  /// call on each rank alone, on all ranks, with other shares, and in slices. It compares results, variables that are
+  /// written through an Update, and the gradient of a step with those of rank 0. The result says what differs, by how much,
+  /// and the likely reason.
+  ///
+  /// Afterwards, variables, the number of steps, the weights, the random generators of workers and of LibTorch, and the
+  /// buffers of Replicas are as before. The values of the variables that the call may write are kept in host memory
+  /// meanwhile. Other effects of a body stay, for example on its own objects. Blocks.
+  ///
+  /// The verifier refers to the session and to a step. It throws Error: usage (the session has calls in flight that failed,
+  /// the function runs on some ranks only, or it writes a Value), function (the call fails on rank 0 too), and as a call,
+  /// worker_lost and timeout. Include verify.hpp.
+  template <class F>
+  Verifier<F> verify(F& f, const VerifyOptions& options = {});
+  template <class R, class... Passed>
+  Verifier<Function<R, Passed...>> verify(const Function<R, Passed...>& f, const VerifyOptions& options = {});
 
   /// The process ids of the workers, by rank.
   std::vector<int> worker_pids() const { return detail::worker_pids_of(*core_); }

@@ -37,5 +37,6 @@
 #include "syncrun/update_rules.hpp"
 #include "syncrun/updates.hpp"
 #include "syncrun/value.hpp"
+#include "syncrun/verify.hpp"
 #include "syncrun/version.hpp"
 #include "syncrun/worker.hpp"

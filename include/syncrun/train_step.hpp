@@ -14,6 +14,7 @@
 #include "syncrun/detail/master_interface.hpp"
 #include "syncrun/detail/step.hpp"
 #include "syncrun/detail/step_plan.hpp"
+#include "syncrun/detail/verified_call.hpp"
 #include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/session.hpp"
@@ -126,6 +127,7 @@ class TrainStep {
   TrainStep& operator=(TrainStep&&) noexcept = default;
 
  private:
+  friend struct detail::HandleAccess;
   void check_held() const { detail::held(detail::HandleAccess::record(function_), "TrainStep"); }
 
   /// Checks the variables and the rule before anything is sent to the workers. Returns the rule with the number of the
@@ -149,6 +151,28 @@ class TrainStep {
     if (detail::is_gone_somewhere(*detail::record_of(plan_), params)) plan_.broadcast(plan_numbers_);
     ++steps_;
     return numbered;
+  }
+
+  /// Makes one step that does not count, and leaves the result as it arrives. See Session::verify.
+  void run_once(detail::CallResult& result, typename detail::Parameter<Passed>::Passed... arguments, const Rule& rule,
+                const CallOptions& options) {
+    const Rule numbered = prepare(rule, options);
+    --steps_;
+    with_vectors([&](const auto&... vectors) {
+      detail::HandleAccess::run(function_, result, std::span<const int>(), arguments..., vectors..., plan_, numbered,
+                                options);
+    });
+  }
+  detail::VerifiedParts verified() const {
+    check_held();
+    detail::VerifiedParts parts{.function = detail::HandleAccess::record(function_)};
+    parts.written = {detail::record_of(params_), detail::record_of(slice_gradient_), detail::record_of(plan_)};
+    for (const Shared<T, 1>& vector : state_) parts.written.push_back(detail::record_of(vector));
+    parts.gradient = detail::record_of(gradient_);
+    if (!plan_numbers_.empty() && plan_numbers_[detail::StepPlan::kClipNorm] != 0)
+      parts.clipping = detail::record_of(plan_);
+    parts.is_sharded = form_ == StepForm::sharded;
+    return parts;
   }
 
   template <class Call>

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -88,6 +89,7 @@ struct BodyTools {
   std::mt19937_64 rng;
   Scratch scratch;
   ReplicatedObjects objects;
+  std::optional<std::mt19937_64> kept_rng{};  // see Session::verify
 };
 
 }  // namespace syncrun::detail::worker::loop

@@ -6,6 +6,8 @@
 
 namespace syncrun::detail {
 
+struct CallResult;
+
 /// A friend of the public types. Its functions are templates, so this header includes none of them.
 struct HandleAccess {
   /// What a handle refers to; null if it was moved from. The library then reports the argument by its name.
@@ -57,6 +59,17 @@ struct HandleAccess {
   template <class Function, class... Arguments>
   static auto measure(const Function& function, const Arguments&... arguments) {
     return function.measure(arguments...);
+  }
+
+  /// Makes one call of a function or a train step for Session::verify, and leaves the result as it arrives.
+  template <class Callee, class... Arguments>
+  static void run(Callee& callee, CallResult& result, const Arguments&... arguments) {
+    callee.run_once(result, arguments...);
+  }
+  /// What Session::verify has to know of a train step.
+  template <class Step>
+  static auto verified(const Step& step) {
+    return step.verified();
   }
 
   /// The memory of an array that a body returns. The array gives it up.

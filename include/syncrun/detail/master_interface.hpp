@@ -40,6 +40,8 @@ struct ScatterOptions;
 struct SessionOptions;
 struct Slice;
 struct TaskOptions;
+struct Verification;
+struct VerifyOptions;
 
 namespace detail {
 
@@ -65,6 +67,7 @@ using protocol::RankSet;
 
 class QueueCore;
 class TaskCore;
+class VerifiedCall;
 struct ArrayPlace;
 struct BatchArrayType;
 struct Body;
@@ -399,6 +402,12 @@ SYNCRUN_EXPORT Extents extents_of(const VariableRecord& variable, int rank);
 SYNCRUN_EXPORT std::vector<Extents> all_extents(const VariableRecord& variable);
 /// The name, which messages and find_variable use. Can be empty.
 SYNCRUN_EXPORT const std::string& name_of(const VariableRecord& variable) noexcept;
+
+// ---- verify -----------------------------------------------------------------------------------------------------
+
+/// Makes the call on one rank, on all ranks, with another division of the rows and with slices, and compares. Variables
+/// and the state of workers are as before, also after an error. Throws as the verifier of Session::verify.
+SYNCRUN_EXPORT Verification verify_call(SessionCore& session, const VerifiedCall& call, const VerifyOptions& options);
 
 // ---- train steps ------------------------------------------------------------------------------------------------
 

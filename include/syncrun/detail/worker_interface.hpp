@@ -54,8 +54,10 @@ using worker::loop::CommandLoop;
 enum class GradientParts : bool;
 class OutputBuffer;
 class ProducerCore;
+class StateKeeper;
 struct OutputType;
 struct RawArray;
+enum class StateAction : std::uint8_t;
 struct RawDraft;
 struct RawRows;
 struct RawUpdate;
@@ -254,6 +256,17 @@ SYNCRUN_EXPORT void all_gather_bytes(const RawComm& comm, CommSource part, CommT
 SYNCRUN_EXPORT void gather_bytes(const RawComm& comm, CommSource part, CommTarget all, int root, PartLengths lengths);
 /// Divides rank `root`'s values into parts, one for each rank. Lengths are as for gather_bytes.
 SYNCRUN_EXPORT void scatter_bytes(const RawComm& comm, CommSource all, CommTarget part, int root, PartLengths lengths);
+
+// ---- verify -----------------------------------------------------------------------------------------------------
+
+/// Registers state that Session::verify puts back. Called by the thread that serves calls.
+SYNCRUN_EXPORT void add_state_keeper(StateKeeper& keeper);
+/// Ends the registration.
+SYNCRUN_EXPORT void remove_state_keeper(StateKeeper& keeper) noexcept;
+/// Keeps, puts back or describes the state of the worker. Returns the descriptions.
+SYNCRUN_EXPORT std::string change_worker_state(CpuWorker& worker, StateAction action);
+/// The same on a CUDA device.
+SYNCRUN_EXPORT std::string change_worker_state(CudaWorker& worker, StateAction action);
 
 // ---- producers --------------------------------------------------------------------------------------------------
 

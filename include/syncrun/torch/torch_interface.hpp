@@ -47,6 +47,7 @@ struct BoundParameter {
 };
 
 class GradientHooks;
+class ModuleState;
 class CudaScope;
 
 /// Told during a backward pass that the elements [first, size) of the gradient are final. Empty: nobody is told.
@@ -158,7 +159,6 @@ class SYNCRUN_EXPORT BoundModule {
   void collect_gradient();
   void run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check);
   void check_loss(const ::torch::Tensor& loss, FiniteCheck check) const;
-  std::uint32_t buffer_versions() const;
 
   std::shared_ptr<::torch::nn::Module> module_;
   ::torch::Device device_;
@@ -168,7 +168,7 @@ class SYNCRUN_EXPORT BoundModule {
   std::span<float> gradient_;
   std::shared_ptr<GradientHooks> watch_;  // null until a call needs one
   std::int64_t steps_ = 0;
-  std::uint32_t synced_versions_ = 0;
+  std::shared_ptr<ModuleState> state_;
   bool has_warned_ = false;
 };
 

@@ -1,0 +1,97 @@
+#include "libtorch/module_state.hpp"
+
+#include "libtorch/module_tensors.hpp"
+#include "syncrun/torch/guard.hpp"
+#include "syncrun/torch/sync_batch_norm.hpp"
+
+namespace syncrun::libtorch::detail {
+
+namespace {
+
+namespace nn = ::torch::nn;
+
+template <class... Types>
+bool is_one_of(const nn::Module& module) {
+  return (... || (dynamic_cast<const Types*>(&module) != nullptr));
+}
+
+/// Runs code as a body does, on the device of the worker. No other body runs meanwhile, so nothing else uses generators.
+template <class Code>
+void run_on(const syncrun::detail::StateKeeper::Caller& caller, Code&& code) {
+  const ::torch::NoGradGuard no_gradients;
+  if (caller.cuda != nullptr) Guard(*caller.cuda).run(code);
+  else Guard(*caller.cpu).run(code);
+}
+
+}  // namespace
+
+ModuleState::ModuleState(std::shared_ptr<nn::Module> module, const std::vector<BoundParameter>& parameters)
+    : module_(std::move(module)) {
+  for (const BoundParameter& each : parameters) {
+    parts_ += "part " + std::to_string(each.offset) + " " + std::to_string(each.offset + each.tensor.numel()) + " " +
+              each.name + "\n";
+  }
+  note_synced();
+}
+
+std::uint32_t ModuleState::buffer_versions() const {
+  std::uint32_t sum = 0;
+  for (const ModuleTensor& each : other_tensors(*module_)) sum += static_cast<std::uint32_t>(each.tensor._version());
+  // All ranks have computed these statistics together, so they are equal.
+  for (const auto& each : module_->modules()) {
+    if (const auto* norm = each->as<SyncBatchNormImpl>()) {
+      for (const auto& buffer : norm->buffers(false)) {
+        if (buffer.defined()) sum -= static_cast<std::uint32_t>(buffer._version());
+      }
+    }
+  }
+  return sum;
+}
+
+void ModuleState::keep(const Caller& caller) {
+  run_on(caller, [&] {
+    drop();
+    was_synced_ = is_synced();
+    for (const ModuleTensor& each : other_tensors(*module_)) tensors_.emplace_back(each.tensor, each.tensor.clone());
+    generators_.emplace_back(at::globalContext().defaultGenerator(at::kCPU), ::torch::Tensor());
+    if (caller.cuda != nullptr)
+      generators_.emplace_back(at::globalContext().defaultGenerator(device_here()), ::torch::Tensor());
+    for (auto& [generator, state] : generators_) state = generator.get_state();
+    for (const auto& each : module_->modules()) modes_.emplace_back(each.get(), each->is_training());
+  });
+}
+
+void ModuleState::restore(const Caller& caller, Generators generators) {
+  run_on(caller, [&] {
+    for (auto& [tensor, copy] : tensors_) tensor.copy_(copy);
+    if (was_synced_) note_synced();
+    for (const auto& [module, is_training] : modes_) {
+      if (module->is_training() != is_training) module->train(is_training);
+    }
+    if (generators == Generators::as_they_are) return;
+    for (auto& [generator, state] : generators_) generator.set_state(state);
+  });
+}
+
+void ModuleState::drop() noexcept {
+  tensors_.clear();
+  generators_.clear();
+  modes_.clear();
+}
+
+std::string ModuleState::describe() const {
+  std::string text = "module\n" + parts_;
+  for (const auto& each : module_->named_modules("", false)) {
+    const nn::Module& module = *each.value();
+    const std::string name = " " + module.name() + " '" + each.key() + "'\n";
+    if (is_one_of<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl>(module) && module.is_training())
+      text += "normalisation" + name;
+    if (is_one_of<nn::DropoutImpl, nn::Dropout2dImpl, nn::Dropout3dImpl, nn::AlphaDropoutImpl,
+                  nn::FeatureAlphaDropoutImpl>(module) &&
+        module.is_training())
+      text += "random" + name;
+  }
+  return text;
+}
+
+}  // namespace syncrun::libtorch::detail

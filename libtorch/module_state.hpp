@@ -1,0 +1,45 @@
+#pragma once
+
+// ModuleState: what training changes in a module beside its parameters. Session::verify puts it back.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "syncrun/detail/verified_call.hpp"
+#include "syncrun/torch/torch_interface.hpp"
+
+namespace syncrun::libtorch::detail {
+
+class ModuleState : public syncrun::detail::StateKeeper {
+ public:
+  /// `parameters` has the places of the parameters in the flat vector.
+  ModuleState(std::shared_ptr<::torch::nn::Module> module, const std::vector<BoundParameter>& parameters);
+
+  /// Changes whenever a buffer or a frozen parameter is written.
+  std::uint32_t buffer_versions() const;
+  /// Whether all ranks have had the same buffers when note_synced() was called last, and no buffer was written since.
+  bool is_synced() const { return buffer_versions() == synced_versions_; }
+  void note_synced() { synced_versions_ = buffer_versions(); }
+
+  void keep(const Caller& caller) override;
+  void restore(const Caller& caller, Generators generators) override;
+  void drop() noexcept override;
+  std::string describe() const override;
+
+ private:
+  std::shared_ptr<::torch::nn::Module> module_;
+  std::string parts_;  // a line for each parameter
+  std::uint32_t synced_versions_ = 0;
+  // of keep():
+  std::vector<std::pair<::torch::Tensor, ::torch::Tensor>> tensors_;   // a tensor and its copy
+  std::vector<std::pair<at::Generator, ::torch::Tensor>> generators_;  // a generator and its state
+  std::vector<std::pair<::torch::nn::Module*, bool>> modes_;           // whether a module is in training mode
+  bool was_synced_ = false;
+};
+
+}  // namespace syncrun::libtorch::detail
