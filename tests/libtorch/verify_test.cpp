@@ -117,5 +117,51 @@ TEST_P(VerifyModels, NamesTheDropout) {
   EXPECT_NE(found.advice.find("'dropout'"), std::string::npos) << found;
 }
 
+/// Changes the module of one rank, as a failure in the middle of an update would.
+void change(Net& net) {
+  const torch::NoGradGuard no_gradients;
+  net.last->bias.add_(1);
+}
+class OwnTrainer {
+ public:
+  OwnTrainer() : net_((torch::manual_seed(7), std::make_shared<Net>(0))) {}
+  sr::Avg<double> step(sr::CpuWorker& worker, sr::Comm& comm, bool fails, bool is_checked) {
+    using models::lt::ReplicaCheck;
+    return models::lt::Guard(worker, comm).run([&]() -> sr::Avg<double> {
+      if (fails && worker.rank() == worker.world_size() - 1) change(*net_);
+      net_->zero_grad();
+      net_->forward(torch::ones({2, kPixels})).sum().backward();
+      models::lt::average(comm, *net_, is_checked ? ReplicaCheck::on : ReplicaCheck::off);
+      return 0.0;
+    });
+  }
+
+ private:
+  std::shared_ptr<Net> net_;
+};
+
+TEST_P(VerifyModels, FindsAModuleThatDiffersInABodyOfTheProgram) {
+  const auto step = session().function(&OwnTrainer::step, session().replicate<OwnTrainer>());
+  step(false, true);
+  step(true, false);  // nobody notices
+  if (world_size() == 1) return step(false, true), void();
+  EXPECT_ERROR(step(false, true), sr::ErrorKind::function, "'last.bias' differs between ranks");
+}
+
+TEST_P(VerifyModels, ComparesReplicas) {
+  const auto net = session().replicate<models::lt::Replica<Net>>(7, 1);
+  const auto params = models::lt::parameters(session(), net);
+  EXPECT_TRUE(models::lt::verify_replicas(session(), net).is_same());
+  if (world_size() == 1) return;
+  std::vector<float> values = params.get(1).to_vector();
+  values[0] += 1;
+  auto changed = params;
+  changed.set(1, values);
+  const auto found = models::lt::verify_replicas(session(), net);
+  ASSERT_EQ(found.differences.size(), 1U) << found;
+  EXPECT_EQ(found.differences[0].run, "on rank 1");
+  EXPECT_EQ(found.differences[0].what, "'first.weight'");
+}
+
 }  // namespace verified
 }  // namespace

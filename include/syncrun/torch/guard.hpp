@@ -52,6 +52,9 @@ class Guard {
   detail::PreparedWorker prepared_;
 };
 
+/// Whether average() compares the modules of the ranks first.
+enum class ReplicaCheck : bool { off, on };
+
 /// Averages the gradients of a module over all ranks, for a body that updates the parameters with an optimizer of
 /// LibTorch:
 ///
@@ -64,11 +67,17 @@ class Guard {
 /// mean over the rank's rows, the result is the gradient of the mean over all rows. A parameter without a gradient on
 /// this rank counts as zero, and has a gradient afterwards. Throws Error (usage) if a gradient is sparse or not of a
 /// floating-point type, and the errors of a collective.
-inline void average(Comm& comm, ::torch::nn::Module& net) { detail::average_gradients(comm, net); }
+///
+/// With ReplicaCheck::on, throws Error (function) on all ranks if parameters or buffers of the ranks differ. The message
+/// names the first. The check reads the whole module, and copies it from a GPU.
+inline void average(Comm& comm, ::torch::nn::Module& net, ReplicaCheck check = ReplicaCheck::off) {
+  if (check == ReplicaCheck::on) detail::check_equal_modules(comm, net);
+  detail::average_gradients(comm, net);
+}
 /// The same for a module holder, such as torch::nn::Sequential.
 template <class Contained>
-void average(Comm& comm, ::torch::nn::ModuleHolder<Contained>& net) {
-  detail::average_gradients(comm, *net);
+void average(Comm& comm, ::torch::nn::ModuleHolder<Contained>& net, ReplicaCheck check = ReplicaCheck::off) {
+  average(comm, *net, check);
 }
 
 }  // namespace syncrun::libtorch

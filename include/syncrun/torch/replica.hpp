@@ -192,6 +192,12 @@ struct ReplicaDescription {
   Gather<std::uint8_t, 1> layouts;
 };
 
+/// The checksums of a replica's parameters and buffers, and their names, each with a zero byte at its end.
+struct ReplicaChecksums {
+  Gather<std::uint64_t, 2> sums;  // a row of each rank
+  Gather<std::uint8_t, 1> names;
+};
+
 /// The parameters of a replica. `names` has a zero byte after each name. A row of `places` has the first element, the end
 /// and the number of dimensions of a parameter.
 struct PartsDescription {
@@ -252,6 +258,21 @@ class Replica {
   template <class Worker>
   void store(Worker& worker, Local<float, 1> params) {
     Guard(worker).run([&] { bound_.store(params.span()); });
+  }
+
+  /// For verify_replicas().
+  template <class Worker>
+  detail::ReplicaChecksums checksums(Worker& worker) {
+    return Guard(worker).run([&]() -> detail::ReplicaChecksums {
+      std::vector<std::uint64_t> sums;
+      std::string names;
+      for (const auto& each : detail::checksums_of(*kept_.module())) {
+        sums.push_back(each.sum);
+        names.append(each.tensor).push_back('\0');
+      }
+      return {{sums, Shape<2>(1, sums.size())},
+              {std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())}};
+    });
   }
 
   /// The body of train_step().

@@ -213,6 +213,16 @@ struct TensorPlace {
 SYNCRUN_EXPORT TensorPlace place_in_file(const std::filesystem::path& file, std::string_view tensor,
                                          ::torch::ScalarType type, std::size_t dimensions);
 
+/// A tensor of a module, and a checksum of its bytes.
+struct TensorChecksum {
+  std::string tensor;
+  std::uint64_t sum;
+};
+/// The checksums of all parameters and buffers, in the order of the module.
+SYNCRUN_EXPORT std::vector<TensorChecksum> checksums_of(const ::torch::nn::Module& module);
+/// Throws Error (function) on all ranks if the modules of the ranks differ. The message names the first tensor that does.
+SYNCRUN_EXPORT void check_equal_modules(Comm& comm, const ::torch::nn::Module& module);
+
 /// Averages the gradients of a module over the ranks. See average().
 SYNCRUN_EXPORT void average_gradients(Comm& comm, ::torch::nn::Module& module);
 

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/train_step.hpp"
+#include "syncrun/verify.hpp"
 
 namespace syncrun::libtorch {
 
@@ -76,6 +78,32 @@ std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>
     name += parts.back().name.size() + 1;
   }
   return parts;
+}
+
+/// Compares the modules of all ranks by checksums: parameters, frozen parameters and buffers. The result names the first
+/// tensor that differs on each rank from that of rank 0. Buffers such as BatchNorm's running statistics differ until
+/// sync_buffers(). On GPUs, copies the modules to the host.
+template <class Net>
+Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& net) {
+  const auto found = session.function(&Replica<Net>::template checksums<CpuWorker>,
+                                      &Replica<Net>::template checksums<CudaWorker>, net, "verify_replicas")();
+  Verification verification;
+  for (std::int64_t rank = 1; rank < found.sums.rows(); ++rank) {
+    const auto* name = reinterpret_cast<const char*>(found.names.data());
+    for (std::int64_t i = 0; i < found.sums.shape()[1]; ++i, name += std::string_view(name).size() + 1) {
+      if (found.sums[rank][i] == found.sums[0][i]) continue;
+      verification.differences.push_back({"on rank " + std::to_string(rank), "'" + std::string(name) + "'",
+                                          std::numeric_limits<double>::infinity(), "its values differ"});
+      break;
+    }
+  }
+  if (!verification.is_same()) {
+    verification.reason = VerifyReason::which_rank;
+    verification.advice =
+        "the module was changed on some ranks only, for example by a call that failed, or its buffers are not synced "
+        "(sync_buffers)";
+  }
+  return verification;
 }
 
 namespace detail {

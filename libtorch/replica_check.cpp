@@ -1,0 +1,44 @@
+// Whether the modules of all ranks are equal, by checksums.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libtorch/module_tensors.hpp"
+#include "syncrun/error.hpp"
+#include "syncrun/reduction.hpp"
+#include "syncrun/torch/torch_interface.hpp"
+
+namespace syncrun::libtorch::detail {
+
+std::vector<TensorChecksum> checksums_of(const ::torch::nn::Module& module) {
+  const ::torch::NoGradGuard no_gradients;
+  std::vector<TensorChecksum> checksums;
+  for (const ModuleTensor& each : all_tensors(module)) {
+    const ::torch::Tensor here = each.tensor.detach().to(::torch::kCPU).contiguous();
+    const std::string_view bytes(static_cast<const char*>(here.data_ptr()), here.nbytes());
+    checksums.push_back({each.names.front(), std::hash<std::string_view>()(bytes)});
+  }
+  return checksums;
+}
+
+void check_equal_modules(Comm& comm, const ::torch::nn::Module& module) {
+  const auto is_equal = [&comm](std::uint64_t sum) {
+    return comm.all_reduce(sum, Reduction::min) == comm.all_reduce(sum, Reduction::max);
+  };
+  const std::vector<TensorChecksum> checksums = checksums_of(module);
+  std::uint64_t together = 0;
+  for (const TensorChecksum& each : checksums) together = together * 31 + each.sum;
+  if (is_equal(together)) return;
+  for (const TensorChecksum& each : checksums) {
+    if (is_equal(each.sum)) continue;
+    throw Error(ErrorKind::function,
+                "average: '" + each.tensor +
+                    "' differs between ranks. An earlier call may have failed on one of them between average() and the "
+                    "optimizer's step: give all ranks the values of one rank again");
+  }
+}
+
+}  // namespace syncrun::libtorch::detail
