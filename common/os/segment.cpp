@@ -7,10 +7,10 @@
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <string>
 #include <string_view>
 
+#include "common/os/crash_signals.hpp"
 #include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 
@@ -32,8 +32,8 @@ struct Mappable {
 std::atomic<std::byte*> dumped_base{nullptr};
 std::atomic<int> dumped_fd{-1};
 
-/// Handles a signal that makes the kernel write a core file. Makes system calls only.
-void dump_used_pages(int signal, siginfo_t* info, void*) {
+/// Runs before the kernel writes a core file. Makes system calls only.
+void dump_used_pages(const ucontext_t&) noexcept {
   std::byte* const base = dumped_base.load();
   const int fd = dumped_fd.load();
   for (off_t end = 0; base != nullptr;) {
@@ -42,9 +42,6 @@ void dump_used_pages(int signal, siginfo_t* info, void*) {
     if (end <= begin) break;
     ::madvise(base + begin, static_cast<std::size_t>(end - begin), MADV_DODUMP);
   }
-  // The instruction that caused the signal runs again. Nothing repeats a signal that a process has sent.
-  ::signal(signal, SIG_DFL);
-  if (info->si_code <= 0) static_cast<void>(::raise(signal));
 }
 
 /// When the kernel writes a core file, it would make the pages of the whole reservation, which takes hours and all memory.
@@ -54,11 +51,7 @@ void limit_core_files(const interprocess::mapped_region& region, int fd) {
   if (!environment::switch_in(environment::kDumpShared).value_or(false)) return;
   dumped_base.store(static_cast<std::byte*>(region.get_address()));
   dumped_fd.store(fd);
-  struct sigaction action {};
-  action.sa_sigaction = dump_used_pages;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL})
-    text::check_system(::sigaction(signal, &action, nullptr), "sigaction");
+  run_at_crash(dump_used_pages, HandlersBefore::are_replaced);
 }
 
 interprocess::mapped_region map(int fd, std::size_t bytes) {
