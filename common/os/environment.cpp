@@ -15,6 +15,11 @@ namespace syncrun::detail::environment {
 
 bool is_privileged() noexcept { return ::getauxval(AT_SECURE) != 0; }
 
+bool is_in_valgrind() noexcept {
+  const char* const preloaded = std::getenv("LD_PRELOAD");
+  return preloaded != nullptr && std::strstr(preloaded, "/vgpreload_") != nullptr;
+}
+
 const char* get(const char* name) noexcept { return ::secure_getenv(name); }
 
 namespace {

@@ -106,6 +106,9 @@ inline constexpr const char* kNodeRank = "NODE_RANK";
 /// see AT_SECURE in getauxval(3)). Its environment must not be trusted then.
 bool is_privileged() noexcept;
 
+/// Whether Valgrind runs this process.
+bool is_in_valgrind() noexcept;
+
 /// The value of a variable. Null if it is not set, and always null in a program with raised privileges.
 SYNCRUN_EXPORT_FOR_CUDA const char* get(const char* name) noexcept;
 

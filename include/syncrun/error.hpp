@@ -97,6 +97,10 @@ struct Failure {
   std::string phase;                     ///< What the worker was doing: "device", "function", "collective", ...
   std::string cause;                     ///< The name of a signal, an exit code, the text of an exception, ...
   std::vector<std::string> last_stderr;  ///< The last lines that the worker wrote to its standard error.
+  /// If the process died of SIGSEGV, SIGBUS, SIGABRT, SIGFPE or SIGILL: the native stack of the thread that crashed, one
+  /// line per frame, innermost first. For another thread than the main one, a line with its name comes first.
+  std::vector<std::string> stack;
+  std::string no_stack;  ///< If the process crashed: why `stack` is empty or incomplete.
   /// When the master stopped waiting because of this failure (steady clock).
   std::chrono::steady_clock::time_point master_released{};
   /// When each rank stopped waiting for its peers, by rank. For a rank that was not waiting, the value is the clock's

@@ -44,6 +44,7 @@ Error QueueCore::lost_error(const master::nodes::RemoteQueue::Loss& loss, const 
   child.failure.master_released = os::Clock::now();
   child.failure.cause = lost.cause;
   child.failure.last_stderr = lost.last_stderr;
+  detail::master::failures::put_stack(child.failure, lost.crash);
   return detail::master::failures::lost_error(std::move(child));
 }
 

@@ -84,6 +84,7 @@ Failure FailureReport::describe_loss(int rank, const process::ChildEnd& end) con
   failure.phase = phase_of_rank(rank);
   failure.cause = cause_of(rank, end);
   failure.last_stderr = pool_.last_stderr(rank);
+  put_stack(failure, end.crash);
   return failure;
 }
 

@@ -33,7 +33,7 @@ class FailureReport {
   /// The error of a call that was abandoned without any rank having reported a cause.
   Error abandoned_call(std::uint64_t id) const;
 
-  /// Returns a Failure with the rank, its phase, the cause of its end and its last lines.
+  /// Returns a Failure with the rank, its phase, the cause of its end, its last lines, and its stack if it has crashed.
   Failure describe_loss(int rank, const process::ChildEnd& end) const;
   /// Returns in words where a lost rank was. If it was in a command in flight, also writes that into the failure.
   std::string place_loss(Failure& failure) const;

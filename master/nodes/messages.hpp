@@ -102,6 +102,10 @@ class MessageWriter {
     put(text.size());
     put_bytes(std::as_bytes(std::span(text)));
   }
+  void put_texts(const std::vector<std::string>& texts) {
+    put(texts.size());
+    for (const std::string& text : texts) put_text(text);
+  }
   template <class T>
   void put_list(std::span<const T> values) {
     put(values.size());
@@ -149,6 +153,11 @@ class MessageReader {
   std::string get_text() {
     const auto bytes = get_bytes(get<std::size_t>());
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  std::vector<std::string> get_texts() {
+    std::vector<std::string> texts;
+    for (auto left = get<std::size_t>(); left != 0; --left) texts.push_back(get_text());
+    return texts;
   }
   template <class T>
   std::vector<T> get_list() {

@@ -139,7 +139,8 @@ ProducerLoss NodeQueues::describe_end(Queue& queue, int producer, process::Child
           .cause = std::move(end.cause),
           .wait_status = end.wait_status.value_or(0),
           .was_starting = queue.told[static_cast<std::size_t>(producer)].state == protocol::ProducerState::starting,
-          .last_stderr = queue.producers->last_stderr(producer)};
+          .last_stderr = queue.producers->last_stderr(producer),
+          .crash = std::move(end.crash)};
 }
 
 /// What the producer had pushed comes before its loss.
@@ -167,7 +168,7 @@ bool NodeQueues::report_end(Queue& queue) {
     if (!status && is_late)
       queue.bad_end = describe_end(queue, producer, {std::nullopt, process::killed_after(queue.grace)});
     else if (status && !process::ChildEnd{status, {}}.is_good())
-      queue.bad_end = describe_end(queue, producer, {status, process::describe_status(*status)});
+      queue.bad_end = describe_end(queue, producer, queue.producers->await_end(producer));
   }
   if (is_left && is_late && *queue.end == QueueEnd::close) {
     queue.end = QueueEnd::kill;

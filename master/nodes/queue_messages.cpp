@@ -36,8 +36,10 @@ QueueStart get_queue_start(MessageReader& from) {
 void put_producer_loss(MessageWriter& to, const ProducerLoss& loss) {
   to.put(loss.producer, loss.pid);
   to.put_text(loss.cause);
-  to.put(loss.wait_status, loss.was_starting, loss.last_stderr.size());
-  for (const std::string& line : loss.last_stderr) to.put_text(line);
+  to.put(loss.wait_status, loss.was_starting);
+  to.put_texts(loss.last_stderr);
+  to.put_texts(loss.crash.lines);
+  to.put_text(loss.crash.problem);
 }
 
 ProducerLoss get_producer_loss(MessageReader& from) {
@@ -45,7 +47,9 @@ ProducerLoss get_producer_loss(MessageReader& from) {
   from.get_to(loss.producer, loss.pid);
   loss.cause = from.get_text();
   from.get_to(loss.wait_status, loss.was_starting);
-  for (auto left = from.get<std::size_t>(); left != 0; --left) loss.last_stderr.push_back(from.get_text());
+  loss.last_stderr = from.get_texts();
+  loss.crash.lines = from.get_texts();
+  loss.crash.problem = from.get_text();
   return loss;
 }
 

@@ -37,6 +37,7 @@ struct ProducerLoss {
   std::int32_t wait_status = 0;  // 0 if it is not known
   bool was_starting = false;     // its function had not begun
   std::vector<std::string> last_stderr;
+  process::NativeStack crash{};  // see ChildEnd
 };
 void put_producer_loss(MessageWriter& to, const ProducerLoss& loss);
 ProducerLoss get_producer_loss(MessageReader& from);

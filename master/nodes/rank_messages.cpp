@@ -86,8 +86,9 @@ void put_rank_end(MessageWriter& to, int rank, const protocol::WorkerSlot& slot,
   to.put(static_cast<std::int32_t>(rank), slot.progress.load(std::memory_order_acquire), slot.reason,
          end.end.wait_status.has_value(), end.end.wait_status.value_or(0));
   to.put_text(end.end.cause);
-  to.put(end.last_stderr.size());
-  for (const std::string& line : end.last_stderr) to.put_text(line);
+  to.put_texts(end.last_stderr);
+  to.put_texts(end.end.crash.lines);
+  to.put_text(end.end.crash.problem);
 }
 
 int take_rank_end(MessageReader& from, const protocol::ControlBlock& control, RankEnd& end) {
@@ -99,8 +100,9 @@ int take_rank_end(MessageReader& from, const protocol::ControlBlock& control, Ra
   const int status = from.get<int>();
   if (is_known) end.end.wait_status = status;
   end.end.cause = from.get_text();
-  end.last_stderr.clear();
-  for (auto lines = from.get<std::size_t>(); lines != 0; --lines) end.last_stderr.push_back(from.get_text());
+  end.last_stderr = from.get_texts();
+  end.end.crash.lines = from.get_texts();
+  end.end.crash.problem = from.get_text();
   return rank;
 }
 

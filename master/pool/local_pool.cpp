@@ -139,8 +139,10 @@ process::ChildEnd LocalPool::await_end(int rank) {
   const auto status = nursery_->await_end(child, place_.has_others() ? kWrapperLimitOfNodes : nursery_->grace());
   if (!status) return {std::nullopt, "died, and its wrapper '" + *wrapper + "' goes on"};
   const bool has_begun = control().worker(rank).pid.load() != 0;
-  return {status, wrappers::describe_end(*wrapper, process::describe_status(*status), has_begun,
-                                         settings_.wrappers.use_terminals())};
+  return {status,
+          wrappers::describe_end(*wrapper, process::describe_status(*status), has_begun,
+                                 settings_.wrappers.use_terminals()),
+          nursery_->crash_stack(child)};
 }
 
 std::optional<Error> LocalPool::watch_failure() const {

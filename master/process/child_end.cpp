@@ -105,7 +105,9 @@ std::optional<int> core_dump_of(int pid) {
 
 std::string describe_crash(int signal) { return signal == 0 ? "crashed" : describe_status(signal); }
 
-ChildEnd await_child_end(Nursery& nursery, int child) {
+namespace {
+
+ChildEnd find_end(Nursery& nursery, int child) {
   os::Patience patience(kCauseLimit);
   do {
     if (const auto status = nursery.await_end(child, kLookForEndEvery)) return {status, describe_status(*status)};
@@ -126,6 +128,14 @@ ChildEnd await_child_end(Nursery& nursery, int child) {
                 std::to_string(longest.count()) + " ms (SessionOptions::grace sets a longer limit)"};
   }
   return {std::nullopt, "died (its cause is not known yet)"};
+}
+
+}  // namespace
+
+ChildEnd await_child_end(Nursery& nursery, int child) {
+  ChildEnd end = find_end(nursery, child);
+  end.crash = nursery.crash_stack(child);
+  return end;
 }
 
 std::optional<BadEnd> await_expected_ends(Nursery& nursery, os::Milliseconds grace) {

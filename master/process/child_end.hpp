@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/os/wait.hpp"
+#include "master/process/native_stack.hpp"
 #include "master/process/spawn.hpp"
 
 namespace syncrun::detail::master::process {
@@ -15,7 +16,8 @@ class Nursery;
 
 struct ChildEnd {
   std::optional<int> wait_status;  ///< As of waitpid. Empty if the process still existed when the time was up.
-  std::string cause;  ///< Such as "exited with code 3", or "called exec: its process runs /usr/bin/sleep now".
+  std::string cause;    ///< Such as "exited with code 3", or "called exec: its process runs /usr/bin/sleep now".
+  NativeStack crash{};  ///< The stack of the thread that has crashed. Empty, also its problem, if the process has not.
 
   /// False if the process still exists, or ended with a code or by a signal. If nothing is known about its end, it counts
   /// as good.

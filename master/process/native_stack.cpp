@@ -1,17 +1,21 @@
 #include "master/process/native_stack.hpp"
 
 #include <pthread.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <condition_variable>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "common/code/optional_library.hpp"
 #include "common/code/symbols.hpp"
@@ -37,6 +41,7 @@ struct Taking {
 
 #if defined(SYNCRUN_HAVE_LIBDW)
 
+constexpr const char* kNoLibdw = "libdw.so.1 is not installed";
 constexpr std::size_t kMostThreads = 4;
 constexpr std::size_t kMostFrames = 20;
 constexpr std::size_t kDeepest = 200;
@@ -50,6 +55,8 @@ struct Libdw {
   decltype(&::dwfl_linux_proc_report) report;
   decltype(&::dwfl_report_end) report_end;
   decltype(&::dwfl_linux_proc_attach) attach;
+  decltype(&::dwfl_attach_state) attach_state;
+  decltype(&::dwfl_thread_state_registers) set_registers;
   decltype(&::dwfl_getthread_frames) frames;
   decltype(&::dwfl_thread_dwfl) dwfl_of_thread;
   decltype(&::dwfl_frame_thread) thread_of_frame;
@@ -70,6 +77,8 @@ std::optional<Libdw> load_libdw() {
   library.find(dw.report, "dwfl_linux_proc_report");
   library.find(dw.report_end, "dwfl_report_end");
   library.find(dw.attach, "dwfl_linux_proc_attach");
+  library.find(dw.attach_state, "dwfl_attach_state");
+  library.find(dw.set_registers, "dwfl_thread_state_registers");
   library.find(dw.frames, "dwfl_getthread_frames");
   library.find(dw.dwfl_of_thread, "dwfl_thread_dwfl");
   library.find(dw.thread_of_frame, "dwfl_frame_thread");
@@ -87,7 +96,9 @@ struct Frame {
 };
 struct Walk {
   const Libdw* dw;
-  std::vector<Frame> frames;
+  std::vector<Frame> frames{};
+  os::Clock::time_point deadline = os::Clock::time_point::max();
+  bool begins_at_call = false;  // the first address is a return address too
 };
 
 /// Symbols are sufficient. On some machines libdw would fetch files with debugging information over the network.
@@ -119,7 +130,9 @@ int on_frame(Dwfl_Frame* state, void* walk_of) {
   Dwarf_Addr pc = 0;
   bool is_exact = false;
   if (!dw.pc(state, &pc, &is_exact) || walk.frames.size() >= kDeepest) return DWARF_CB_ABORT;
+  if (os::Clock::now() > walk.deadline) return DWARF_CB_ABORT;
   // A return address may already belong to the next function.
+  is_exact = is_exact && !std::exchange(walk.begins_at_call, false);
   walk.frames.push_back(frame_at(dw, dw.dwfl_of_thread(dw.thread_of_frame(state)), is_exact ? pc : pc - 1));
   return DWARF_CB_OK;
 }
@@ -155,12 +168,15 @@ void cut_plumbing(std::vector<Frame>& frames) {
 }
 
 void append(std::vector<std::string>& lines, std::vector<Frame> frames) {
+  const bool is_whole = frames.size() < kDeepest;
   cut_plumbing(frames);
   for (std::size_t i = 0; i < std::min(frames.size(), kMostFrames); ++i) {
     lines.push_back("#" + std::to_string(i) + " " + frames[i].function +
                     (frames[i].library.empty() ? "" : " (" + frames[i].library + ")"));
   }
-  if (frames.size() > kMostFrames) lines.push_back("... and " + std::to_string(frames.size() - kMostFrames) + " more");
+  if (frames.size() > kMostFrames)
+    lines.push_back((is_whole ? "... and " : "... and at least ") + std::to_string(frames.size() - kMostFrames) +
+                    " more");
 }
 
 std::string name_of_thread(int pid, int thread) {
@@ -182,36 +198,119 @@ std::vector<int> threads_of(int pid) {
   return threads;
 }
 
+std::string heading_of(int pid, int thread) {
+  return "thread " + std::to_string(thread) + " (" + name_of_thread(pid, thread) + "):";
+}
+
+/// The images of a process, and why they cannot be read: an errno, -1 for an error of libdw, or 0.
+struct Images {
+  Images(const Libdw& dw, int pid)
+      : callbacks{dw.find_elf, find_no_debuginfo, nullptr, nullptr}, process(dw.begin(&callbacks), dw.end) {
+    if (process) code = dw.report(process.get(), pid);
+    if (code == 0) dw.report_end(process.get(), nullptr, nullptr);
+  }
+  Dwfl_Callbacks callbacks;
+  std::unique_ptr<Dwfl, decltype(Libdw::end)> process;
+  int code = -1;
+};
+
+NativeStack refused(const Libdw& dw, int code) {
+  const char* why = code > 0 ? ::strerrordesc_np(code) : dw.message(-1);
+  return {{}, std::string("ptrace is not permitted: ") + (why != nullptr ? why : "no reason given")};
+}
+
 NativeStack stack_of(const Libdw& dw, int pid) {
   NativeStack stack;
-  const auto problem = [&](int code) {
-    const char* why = code > 0 ? ::strerrordesc_np(code) : dw.message(-1);
-    stack.problem = std::string("ptrace is not permitted: ") + (why != nullptr ? why : "no reason given");
-    return stack;
-  };
-  const Dwfl_Callbacks callbacks{dw.find_elf, find_no_debuginfo, nullptr, nullptr};
-  const std::unique_ptr<Dwfl, decltype(dw.end)> process(dw.begin(&callbacks), dw.end);
-  if (!process) return problem(0);
-  if (const int code = dw.report(process.get(), pid); code != 0) return problem(code);
-  dw.report_end(process.get(), nullptr, nullptr);
-  if (const int code = dw.attach(process.get(), pid, false); code != 0) return problem(code);
+  const Images images(dw, pid);
+  Dwfl* const process = images.process.get();
+  if (images.code != 0) return refused(dw, images.code);
+  if (const int code = dw.attach(process, pid, false); code != 0) return refused(dw, code);
   for (const int thread : threads_of(pid)) {
-    Walk walk{&dw, {}};
+    Walk walk{&dw};
     // An error here only means that no further frame could be found.
-    static_cast<void>(dw.frames(process.get(), thread, on_frame, &walk));
-    if (walk.frames.empty() && thread == pid) return problem(0);
+    static_cast<void>(dw.frames(process, thread, on_frame, &walk));
+    if (walk.frames.empty() && thread == pid) return refused(dw, 0);
     if (walk.frames.empty()) continue;
-    if (thread != pid)
-      stack.lines.push_back("thread " + std::to_string(thread) + " (" + name_of_thread(pid, thread) + "):");
+    if (thread != pid) stack.lines.push_back(heading_of(pid, thread));
     append(stack.lines, std::move(walk.frames));
   }
+  return stack;
+}
+
+/// A thread that has crashed, for the functions with which libdw looks at it.
+struct CrashedThread {
+  const Libdw* dw;
+  protocol::CrashReport report;
+  int code = 0;  // why its memory cannot be read
+};
+
+bool read_word(CrashedThread& crashed, std::uint64_t address, Dwarf_Word& word) {
+  const iovec here{&word, sizeof(word)};
+  const iovec there{reinterpret_cast<void*>(address), sizeof(word)};
+  if (::process_vm_readv(crashed.report.pid, &here, 1, &there, 1, 0) == sizeof(word)) return true;
+  crashed.code = errno;
+  return false;
+}
+
+pid_t next_thread(Dwfl*, void* crashed, void** thread) {
+  if (std::exchange(*thread, crashed) != nullptr) return 0;
+  return static_cast<CrashedThread*>(crashed)->report.thread;
+}
+bool get_thread(Dwfl*, pid_t, void* crashed, void** thread) {
+  *thread = crashed;
+  return true;
+}
+bool read_memory(Dwfl*, Dwarf_Addr address, Dwarf_Word* word, void* crashed) {
+  return read_word(*static_cast<CrashedThread*>(crashed), address, *word);
+}
+bool give_registers(Dwfl_Thread* thread, void* of) {
+  const auto& crashed = *static_cast<CrashedThread*>(of);
+  const std::vector<Dwarf_Word> words(crashed.report.registers.begin(), crashed.report.registers.end());
+  return crashed.dw->set_registers(thread, 0, static_cast<unsigned>(words.size()), words.data());
+}
+constexpr Dwfl_Thread_Callbacks kCrashedCallbacks{next_thread,    get_thread, read_memory,
+                                                  give_registers, nullptr,    nullptr};
+
+/// If the thread has called a null pointer or another address without code, no unwind table describes this place. But the
+/// return address is on top of the stack.
+void step_out_of_nowhere(CrashedThread& crashed, Dwfl* process, Walk& walk) {
+  auto& registers = crashed.report.registers;
+  std::uint64_t& pc = registers[protocol::CrashReport::kProgramCounter];
+  std::uint64_t& stack = registers[protocol::CrashReport::kStackPointer];
+  if (walk.dw->module_at(process, pc) != nullptr) return;
+  std::array<char, 2 + 16 + 1> address{};
+  std::snprintf(address.data(), address.size(), "0x%llx", static_cast<unsigned long long>(pc));
+  Dwarf_Word caller = 0;
+  if (!read_word(crashed, stack, caller) || walk.dw->module_at(process, caller) == nullptr) return;
+  walk.frames.push_back({"??", std::string("address ") + address.data()});
+  pc = caller;
+  stack += sizeof(caller);
+  walk.begins_at_call = true;
+}
+
+NativeStack crashed_stack_of(const Libdw& dw, const protocol::CrashReport& report, os::Clock::time_point deadline) {
+  const Images images(dw, report.pid);
+  Dwfl* const process = images.process.get();
+  if (images.code != 0) return refused(dw, images.code);
+  CrashedThread crashed{&dw, report};
+  if (!dw.attach_state(process, nullptr, report.pid, &kCrashedCallbacks, &crashed)) return refused(dw, 0);
+  Walk walk{.dw = &dw, .deadline = deadline};
+  step_out_of_nowhere(crashed, process, walk);
+  // An error here only means that no further frame could be found.
+  static_cast<void>(dw.frames(process, report.thread, on_frame, &walk));
+  NativeStack stack;
+  // The first frame follows from the registers alone.
+  if (walk.frames.size() <= 1 && crashed.code == EPERM) stack = refused(dw, crashed.code);
+  else if (walk.frames.empty()) stack.problem = "no frame was found in time";
+  if (!walk.frames.empty() && report.thread != report.pid) stack.lines.push_back(heading_of(report.pid, report.thread));
+  append(stack.lines, std::move(walk.frames));
   return stack;
 }
 
 void take(Taking& taking) {
   const auto dw = load_libdw();
   for (const int pid : taking.pids) {
-    NativeStack stack{{}, "libdw.so.1 is not installed"};
+    NativeStack stack{{}, kNoLibdw};
     if (pid == 0) stack.problem = "its process has not begun";
     else if (dw) stack = stack_of(*dw, pid);
     const os::MutexLock lock(taking.mutex);
@@ -223,9 +322,11 @@ void take(Taking& taking) {
 
 #else
 
+constexpr const char* kNoLibdw = "Syncrun was built without libdw";
+
 void take(Taking& taking) {
   const os::MutexLock lock(taking.mutex);
-  taking.stacks.resize(taking.pids.size(), NativeStack{{}, "Syncrun was built without libdw"});
+  taking.stacks.resize(taking.pids.size(), NativeStack{{}, kNoLibdw});
   taking.changed.notify_all();
 }
 
@@ -270,6 +371,14 @@ std::vector<NativeStack> native_stacks(const std::vector<int>& pids, os::Millise
   } catch (const std::exception& error) {
     return std::vector<NativeStack>(pids.size(), NativeStack{{}, error.what()});
   }
+}
+
+NativeStack crashed_stack([[maybe_unused]] const protocol::CrashReport& crash,
+                          [[maybe_unused]] os::Clock::time_point deadline) {
+#if defined(SYNCRUN_HAVE_LIBDW)
+  if (const auto dw = load_libdw()) return crashed_stack_of(*dw, crash, deadline);
+#endif
+  return {{}, kNoLibdw};
 }
 
 }  // namespace syncrun::detail::master::process

@@ -202,6 +202,8 @@ void Nursery::choose_polled() noexcept {
     const Child& child = own_child(index);
     Notes& notes = notes_of(index);
     pollfd* const entries = &polled_[kFirstChild + static_cast<std::size_t>(index) * kSources];
+    const bool may_report = child.socket.is_open() && !notes.cannot_report && !notes.is_zombie && !has_lost;
+    entries[static_cast<std::size_t>(Source::crash)].fd = may_report ? child.socket.get() : -1;
     const bool is_watched = child.pidfd.is_open() && !notes.is_zombie && !has_lost;
     entries[static_cast<std::size_t>(Source::death)].fd = is_watched ? child.pidfd.get() : -1;
     entries[static_cast<std::size_t>(Source::output)].fd = number_to_poll(child.output.get(), notes.pauses_output);
@@ -247,6 +249,7 @@ int Nursery::poll_one_by_one(std::size_t entries) noexcept {
 void Nursery::on_event(int index, Source source) {
   const Child& child = own_child(index);
   switch (source) {
+    case Source::crash: return read_report(index);
     case Source::death:
       // If the number now belongs to something else, its event is not a death.
       if (child.pidfd.is_intact()) finish(index);
@@ -260,6 +263,18 @@ void Nursery::on_event(int index, Source source) {
 void Nursery::read_some(ChildOutput& reader) {
   if (!reader.is_intact()) next_check_ = {};  // the bytes to read are not ours
   else if (reader.fd() >= 0 && !reader.pump()) reader.finish();
+}
+
+void Nursery::read_report(int index) {
+  const Child& child = own_child(index);
+  if (!child.socket.is_intact()) {
+    next_check_ = {};
+    return;
+  }
+  protocol::CrashReport report{};
+  const auto count = ::recv(child.socket.get(), &report, sizeof(report), MSG_DONTWAIT);
+  if (count == static_cast<ssize_t>(sizeof(report))) return crashes_.take(child.pid, report, child.socket);
+  notes_of(index).cannot_report = count >= 0 || (errno != EAGAIN && errno != EINTR);
 }
 
 void Nursery::say(LogLevel level, const std::string& text) { error_.push({}, text::own_line(level, text)); }

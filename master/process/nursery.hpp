@@ -9,6 +9,9 @@
 //
 //   not started --spawn--> running --exit, signal--> dead (a zombie: its group is killed) --waitid--> reaped
 //
+// A child that crashes says so over its socket before it dies, and waits until its stack was taken
+// (master/process/crash_stacks.hpp).
+//
 // A second sign of death comes earlier. For each child, one small thread waits for the child's robust mutex
 // (common/os/sign_of_life.hpp). Both signs are reported to the watcher. They come late if the kernel first writes a core file,
 // so the thread also looks for children whose core file is being written.
@@ -36,6 +39,7 @@
 #include "common/text/log.hpp"
 #include "master/process/child_output.hpp"
 #include "master/process/child_watcher.hpp"
+#include "master/process/crash_stacks.hpp"
 #include "master/process/nonblocking_writer.hpp"
 #include "master/process/spawn.hpp"
 #include "syncrun/error.hpp"
@@ -89,6 +93,8 @@ class Nursery {
   int stop_signal(int child) const;
   /// The last lines of the child's standard error.
   std::vector<std::string> last_stderr(int child);
+  /// The stack of a child that has crashed, or why there is none. Both are empty if it has not crashed.
+  NativeStack crash_stack(int child) const { return crashes_.of(pid(child)); }
   /// True if the program has closed descriptors of the nursery. The nursery then kills the children and knows nothing
   /// more about them. Their deaths are a consequence of this.
   bool has_lost_descriptors() const;
@@ -97,8 +103,8 @@ class Nursery {
 
  private:
   /// The things to poll for each child. Their entries in polled_ begin at kFirstChild and are in this order.
-  enum class Source : std::uint8_t { death, output, error };
-  static constexpr std::size_t kSources = 3;
+  enum class Source : std::uint8_t { crash, death, output, error };
+  static constexpr std::size_t kSources = 4;
   static constexpr std::size_t kOutputEntry = 0;
   static constexpr std::size_t kErrorEntry = 1;
   static constexpr std::size_t kWakeEntry = 2;
@@ -106,7 +112,7 @@ class Nursery {
   struct Child {
     int pid = -1;
     os::KeptDescriptor pidfd;   // without one, the thread asks again and again whether the child has ended
-    os::KeptDescriptor socket;  // its other end reads end of file when this process dies
+    os::KeptDescriptor socket;  // its other end reads end of file when this process dies, and reports a crash
     std::unique_ptr<ChildLog> log = std::make_unique<ChildLog>();
     std::unique_ptr<ChildOutput> output;
     std::unique_ptr<ChildOutput> error;
@@ -116,7 +122,8 @@ class Nursery {
   struct Notes {
     bool pauses_output = false;  // it is not polled, because its writer is full
     bool pauses_error = false;
-    bool is_zombie = false;  // it is dead, but cannot be reaped yet
+    bool cannot_report = false;  // its end of the socket is closed
+    bool is_zombie = false;      // it is dead, but cannot be reaped yet
     bool writes_core = false;
     bool lacks_log_lines = false;
     bool is_successor = false;
@@ -141,6 +148,7 @@ class Nursery {
   int poll_one_by_one(std::size_t entries) noexcept;
   void on_event(int index, Source source);
   void read_some(ChildOutput& reader);
+  void read_report(int index);
   /// Adds a line of Syncrun's own to standard error.
   void say(LogLevel level, const std::string& text);
   bool has_all_descriptors() const;
@@ -181,7 +189,8 @@ class Nursery {
   NonblockingWriter error_;
   NoTarget nowhere_;                      // for children that are not shown
   JsonLogTarget error_with_log_{error_};  // if the children's log lines are JSON
-  std::vector<Notes> notes_;              // in the order of children_
+  CrashStacks crashes_;
+  std::vector<Notes> notes_;  // in the order of children_
   std::vector<pollfd> polled_;
   os::Clock::time_point next_check_{};  // when the descriptors are checked next
   // A socket, because the inode of a socket shows whether the descriptor is still ours. All eventfds share one inode.

@@ -6,12 +6,11 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
 #include "master/process/nursery.hpp"
 #include "master/process/output_file.hpp"
@@ -39,9 +38,7 @@ std::vector<std::string> own_arguments() {
 }
 
 std::string own_image() {
-  const char* const preloaded = std::getenv("LD_PRELOAD");
-  const bool is_in_valgrind = preloaded != nullptr && std::strstr(preloaded, "/vgpreload_") != nullptr;
-  return is_in_valgrind ? std::filesystem::read_symlink(kOwnImage).string() : kOwnImage;
+  return environment::is_in_valgrind() ? std::filesystem::read_symlink(kOwnImage).string() : kOwnImage;
 }
 
 std::string job_mark() {
@@ -101,6 +98,7 @@ void Nursery::clear_place(int index) {
     if (reader != nullptr && reader->fd() >= 0) reader->finish();
   }
   notes_of(index) = Notes{.is_successor = true};
+  crashes_.forget(own_child(index).pid);
   const os::MutexLock lock(mutex_);
   children_[static_cast<std::size_t>(index)] = Child{};
 }

@@ -36,6 +36,7 @@ protocol::FailureDetails details_of(const Error& error) {
   add("call", failure.call);
   add("phase", failure.phase);
   add("cause", failure.cause);
+  add("stack", joined_lines(failure.stack));  // of a crash; after a deadline, the rank has it
   for (const RankState& state : failure.ranks) {
     if (state.rank == failure.rank) add("stack", joined_lines(state.stack));
   }

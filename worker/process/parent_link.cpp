@@ -17,18 +17,21 @@
 #include "common/protocol/function_address.hpp"
 #include "common/protocol/function_entry.hpp"
 #include "common/text/errors.hpp"
+#include "worker/process/crash_report.hpp"
 #include "worker/process/offspring.hpp"
 
 namespace syncrun::detail::worker::process {
 
 namespace {
 
-/// Holds the sign of life, and waits until the socket reports end of file, which means that the master has died.
+/// Holds the sign of life, and waits until the socket reports end of file, which means that the master has died. A byte
+/// is the answer to the report of a crash.
 void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, os::KeptDescriptor socket) {
   ::pthread_setname_np(::pthread_self(), kLifeThread.data());
   if (life != nullptr) os::hold_life(*life);
   // Each thread has its own death signal; see die_with.
   text::check_system(::prctl(PR_SET_PDEATHSIG, SIGCONT), "prctl(PR_SET_PDEATHSIG)");
+  set_crash_link(socket);
   holds.store(true);
   holds.notify_all();
   char byte = 0;
@@ -41,6 +44,7 @@ void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, os::KeptDes
     const bool is_closed_here = count < 0 && (errno == EBADF || errno == ENOTSOCK);
     if (is_closed_here || (count < 0 && errno == EINTR)) continue;
     if (count <= 0) die_with_group();
+    note_crash_answer();
   }
 }
 
@@ -93,6 +97,7 @@ void live_while_open(os::FileDescriptor socket, pthread_mutex_t* life) {
   std::atomic<bool> holds{false};
   os::start_thread(live_and_watch, life, std::ref(holds), std::move(socket)).detach();
   holds.wait(false);
+  report_crashes();
 }
 
 void check_image(std::uint32_t build_id_bytes, const std::array<std::uint8_t, 32>& build_id) {

@@ -26,7 +26,8 @@ enum class ParentIs : std::uint8_t { master, wrapper };
 void die_with(pid_t parent, ParentIs parent_is = ParentIs::master);
 
 /// Starts a thread that holds the sign of life `life`, unless it is null. When the other end of the socket is closed,
-/// the thread ends this process and everything that it has started. Returns after the thread holds the sign of life.
+/// the thread ends this process and everything that it has started. Returns after the thread holds the sign of life. From
+/// then on, this process reports its crashes over the socket (worker/process/crash_report.hpp).
 void live_while_open(os::FileDescriptor socket, pthread_mutex_t* life);
 
 /// Throws Error (system) unless this process runs the image with that build id.
