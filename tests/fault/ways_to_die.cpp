@@ -35,6 +35,7 @@ struct StaticObject {
     if (action == "static-hang") {
       for (;;) ::pause();
     }
+    if (action == "static-handler") ::signal(SIGSEGV, [](int) { ::_exit(9); });
     if (action == "static-no-segment") ::setenv("SYNCRUN_SEGMENT_FD", "999", 1);
     if (action == "static-segment-too-large") ::setenv("SYNCRUN_SEGMENT_BYTES", "9000000000000000000", 1);
   }

@@ -183,6 +183,7 @@ class CoreFile : public testing::Test {
   static void expect_verdict(OddRun& run, const std::string& words) {
     run.expect_end(1);
     EXPECT_THAT(run.errors(), HasSubstr("killed by SIGSEGV (Segmentation fault)" + words));
+    EXPECT_THAT(run.errors(), AnyOf(HasSubstr("\n    #0 "), HasSubstr("\n    no stack: ")));
   }
 
   TemporaryFolder folder_;

@@ -84,6 +84,7 @@ class Profiles(OnHosts):
             job = self.job(engine, ["abort", 3], more=["--trace", self.trace])
             self.assertNotEqual(job.finish(), 0)
             self.assertRegex(job.text, r"rank 3 \(n2:cpu1, pid \d+\) was lost in call 'abort_on'")
+            self.assertRegex(job.text, r"\n    (#\d+ abort_on \(|no stack: )", "the agent of its node sends the stack")
             names = [name for name, _, _ in read_trace(self.trace)["rank 3 (n2:cpu1)"]]
             self.assertEqual(names[-2:], ["function", "abort_on"])
 
