@@ -1,5 +1,6 @@
 // The native stack of a worker, a producer or a task that crashes is in the error, and in the error file of `syncrun`.
 
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -206,6 +207,20 @@ TEST_F(CrashOf, AWorkerThatHasClosedItsDescriptorsHasNoStack) {
   const Error error = error_of([&] { session.function(crash_without_descriptors, "f")(); });
   EXPECT_EQ(error.failure().cause, cause_of(Death::segfault));
   EXPECT_THAT(error.failure().stack, IsEmpty());
+}
+
+TEST_F(CrashOf, AWorkerThatMayNotBeTracedSaysWhyThereIsNoStack) {
+  if (::geteuid() == 0) GTEST_SKIP() << "the superuser may trace whom it likes";
+  Session session(workers(1));
+  const auto f = session.function([](CpuWorker&) {
+    ::prctl(PR_SET_DUMPABLE, 0);
+    read_nothing();
+  });
+  const Error error = error_of([&] { f(); });
+  EXPECT_EQ(error.failure().cause, cause_of(Death::segfault));
+  EXPECT_THAT(error.failure().stack, IsEmpty());
+  EXPECT_THAT(error.failure().no_stack, Not(IsEmpty()));
+  EXPECT_THAT(error.what(), HasSubstr("\n    no stack: " + error.failure().no_stack));
 }
 
 }  // namespace
