@@ -63,8 +63,8 @@ void judge_copies(Findings& findings, const Figures& figures, const System& syst
   });
   if (const auto scatter = figures.find("scatter")) {
     const double least = (figures.has_nodes() ? 0.01 : 0.05) * *alone;
-    findings.push_back(judge("scatter", in_gb_per_s(*scatter), *scatter >= least, "at least " + in_gb_per_s(least),
-                             busy_machine(system)));
+    findings.push_back(judge("scatter of a host array", in_gb_per_s(*scatter), *scatter >= least,
+                             "at least " + in_gb_per_s(least), busy_machine(system)));
   }
 }
 
@@ -121,8 +121,8 @@ void judge_products(Findings& findings, const Figures& figures, const System& sy
   const auto judge_one = [&](const std::string& where, double rate, double least_of_rank, const std::string& advice) {
     const double least = least_of_rank * std::max(1, figures.ranks(where));
     if (rate <= 0) return;  // there is no BLAS
-    findings.push_back(judge("matrix product" + where, text::fixed_text(rate / kGiga, 1) + " GFLOP/s", rate >= least,
-                             "at least " + text::fixed_text(least / kGiga, 0) + " GFLOP/s", advice));
+    findings.push_back(judge("matrix product, all ranks" + where, text::fixed_text(rate / kGiga, 1) + " GFLOP/s",
+                             rate >= least, "at least " + text::fixed_text(least / kGiga, 0) + " GFLOP/s", advice));
   };
   for_each_place(figures, "product", [&](const std::string& where, double rate) {
     judge_one(where, rate, 5e9, busy_machine(system) + ", or install a faster BLAS");

@@ -167,6 +167,8 @@ Findings check_debugging(const System& system) {
     if (scope == 3) ptrace.advice += " in /etc/sysctl.d and restart the machine";
   }
   findings.push_back(std::move(ptrace));
+  if (!system.stacks.why.empty())
+    findings.push_back({Level::note, "native stacks", "none: " + system.stacks.why, system.stacks.advice});
   const std::string pattern = system.text("/proc/sys/kernel/core_pattern");
   const bool has_cores = !system.limits.core_bytes || *system.limits.core_bytes != 0;
   if (pattern.starts_with('|') || pattern.starts_with('@')) {

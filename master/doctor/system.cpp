@@ -14,6 +14,7 @@
 #include "common/os/core_set.hpp"
 #include "common/os/environment.hpp"
 #include "master/doctor/program_run.hpp"
+#include "master/process/native_stack.hpp"
 
 namespace syncrun::detail::master::doctor {
 
@@ -76,6 +77,8 @@ System this_system() {
                 .space = space_in,
                 .run = output_of,
                 .variable = [](const char* name) { return static_cast<const char*>(::getenv(name)); }};
+  const process::StackProblem stacks = process::why_no_stacks();
+  system.stacks = {stacks.why, stacks.advice};
   if (const auto allowed = os::CoreSet::allowed()) system.cores = allowed->cores();
   return system;
 }

@@ -53,12 +53,19 @@ struct Limits {
   Limit file_bytes{};
 };
 
+/// Something that is missing, and what to do.
+struct Missing {
+  std::string why{};
+  std::string advice{};
+};
+
 struct System {
   std::string root{};  ///< Before the paths of /proc and /sys. Empty for the real ones.
   uid_t user = 0;
   std::vector<int> cores{};  ///< That this process may use.
   Limits limits{};
   Gpus gpus{};
+  Missing stacks{};  ///< Why stacks cannot be read. Empty if they can.
   std::function<std::optional<Space>(const std::string& folder)> space{};
   /// The output of a program. Empty if it could not be run, or failed.
   std::function<std::string(const std::vector<std::string>& command)> run{};

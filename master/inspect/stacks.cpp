@@ -104,14 +104,12 @@ std::string lines_of(const std::string& report) { return report.empty() ? "" : r
 /// What to do about a stack that is missing. Empty if nothing is known.
 std::string advice_on(const std::vector<process::NativeStack>& stacks) {
   const auto is_refused = [](const auto& stack) { return stack.problem.find("ptrace") != std::string::npos; };
-  const auto lacks_library = [](const auto& stack) { return stack.problem.find("libdw") != std::string::npos; };
   if (std::any_of(stacks.begin(), stacks.end(), is_refused)) {
     return "a debugger may hold the process, or the system forbids this: run as root, or set "
            "/proc/sys/kernel/yama/ptrace_scope to 0";
   }
-  if (std::any_of(stacks.begin(), stacks.end(), lacks_library))
-    return "install libdw (apt install libdw1), or use syncrun attach RANK";
-  return {};
+  const std::string advice = process::why_no_stacks().advice;
+  return advice.empty() ? advice : advice + ", or use syncrun attach RANK";
 }
 
 }  // namespace

@@ -320,9 +320,14 @@ void take(Taking& taking) {
   }
 }
 
+constexpr const char* kLibdwAdvice = "install libdw1";
+bool has_libdw() { return load_libdw().has_value(); }
+
 #else
 
 constexpr const char* kNoLibdw = "Syncrun was built without libdw";
+constexpr const char* kLibdwAdvice = "install libdw-dev and libdw1, and build Syncrun again";
+bool has_libdw() { return false; }
 
 void take(Taking& taking) {
   const os::MutexLock lock(taking.mutex);
@@ -349,6 +354,8 @@ void take_quietly(const std::shared_ptr<Taking>& taking) noexcept {
 }
 
 }  // namespace
+
+StackProblem why_no_stacks() { return has_libdw() ? StackProblem{} : StackProblem{kNoLibdw, kLibdwAdvice}; }
 
 std::vector<NativeStack> native_stacks(const std::vector<int>& pids, os::Milliseconds limit) noexcept {
   if (pids.empty()) return {};

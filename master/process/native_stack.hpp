@@ -18,6 +18,13 @@ struct NativeStack {
   std::string problem;             // the reason if there are no lines
 };
 
+/// Why no stack can be read on this machine, and what to do. Both empty if stacks can be read, as far as is known.
+struct StackProblem {
+  std::string why;
+  std::string advice;
+};
+StackProblem why_no_stacks();
+
 /// Returns the stacks of processes, one for each pid, in order. A pid of 0 stands for a worker that has not begun. Takes no
 /// longer than `limit`. A stack that is not available by then has a problem instead. For example, a process in an
 /// uninterruptible sleep cannot be traced. Never throws.

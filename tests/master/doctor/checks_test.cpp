@@ -146,7 +146,9 @@ TEST_F(Doctor, SaysWhetherOneCanDebugHere) {
   write("/proc/sys/kernel/yama/ptrace_scope", "2\n");
   EXPECT_EQ(about(check_debugging(system_), "ptrace").level, Level::warning);
   system_.user = 0;
+  system_.stacks = {"built without libdw", "install libdw-dev"};
   EXPECT_EQ(about(check_debugging(system_), "ptrace").level, Level::ok) << "root may do it";
+  EXPECT_EQ(about(check_debugging(system_), "native stacks").advice, "install libdw-dev");
 }
 
 TEST_F(Doctor, FindsProcessesWhoseMasterHasEnded) {
@@ -245,7 +247,7 @@ TEST_F(Doctor, JudgesGpusAloneAndTogetherAndTheWaysToOtherNodes) {
   EXPECT_EQ(about(findings, "host to all GPUs at once on n1").level, Level::warning);
   EXPECT_EQ(about(findings, "call of one rank on n2").value, "40.0 us");
   EXPECT_EQ(about(findings, "values to one rank on n2").level, Level::warning);
-  EXPECT_EQ(about(findings, "matrix product on n2").level, Level::ok);
+  EXPECT_EQ(about(findings, "matrix product, all ranks on n2").level, Level::ok);
   EXPECT_EQ(about(findings, "empty call").value, "2000.0 us on 4 ranks, expected at most 1000.0 us");
   EXPECT_EQ(about(findings, "empty call on n2").level, Level::ok);
   EXPECT_EQ(about(findings, "figures of devices").value, "some are missing: rank 1: no CUDA");
