@@ -7,13 +7,6 @@ namespace {
 using namespace syncrun::detail;
 using namespace std::chrono_literals;
 
-TEST(WaitedTime, CountsNoJump) {
-  const auto begin = os::Clock::now();
-  os::WaitedTime waited(begin);
-  EXPECT_LE(waited.since_last_look(begin + 1h), os::WaitedTime::kLongestLap);
-  EXPECT_EQ(waited.since_last_look(begin + 1h + 10ms), 10ms);
-}
-
 TEST(AwakeTime, GrowsByWhatItsThreadSeesAndALapBesides) {
   os::AwakeTime awake;
   const auto begin = os::Clock::now();

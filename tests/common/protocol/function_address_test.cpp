@@ -1,6 +1,5 @@
 #include "common/protocol/function_address.hpp"
 
-#include <gnu/libc-version.h>
 #include <gtest/gtest.h>
 
 #include "common/code/symbols.hpp"
@@ -16,16 +15,6 @@ using namespace syncrun::detail;
 template <class Function>
 const void* address_of(Function* function) {
   return reinterpret_cast<const void*>(function);
-}
-
-int a_static_function(int value) { return value + 1; }
-
-TEST(FunctionName, ComesFromTheSymbols) {
-  EXPECT_EQ(code::function_name_at(address_of(a_function_with_a_name)), "a_function_with_a_name");
-  EXPECT_EQ(code::function_name_at(address_of(a_static_function)), "a_static_function");
-  EXPECT_EQ(code::function_name_at(address_of(::gnu_get_libc_version)), "gnu_get_libc_version");
-  int on_the_stack = 0;
-  EXPECT_EQ(code::function_name_at(&on_the_stack), "");
 }
 
 TEST(FunctionName, IsWhatAUserWouldSay) {

@@ -63,18 +63,5 @@ TEST_F(Totals, NeverBecomeSmallerWhenAWorkerIsReplaced) {
   EXPECT_EQ(now.of(Count::calls), 0) << "the call of the lost worker has not ended";
 }
 
-TEST_F(Totals, AreThoseOfTheOtherNodeAfterAStore) {
-  RankTotals& there = *totals_;
-  there.enter(Phase::idle, 100);
-  there.enter(Phase::function, 110);
-  there.add(Count::input_bytes, 64);
-  RankTotals here{};
-  here.store(there.read(130));
-  const TotalsNow now = here.read(1 << 20);
-  EXPECT_EQ(now.of(Phase::idle), 10);
-  EXPECT_EQ(now.of(Phase::function), 20);
-  EXPECT_EQ(now.of(Count::input_bytes), 64);
-}
-
 }  // namespace
 }  // namespace syncrun::test

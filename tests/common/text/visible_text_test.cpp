@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+
+#include "common/text/time_text.hpp"
 
 namespace {
 
 using syncrun::detail::text::json_string;
 using syncrun::detail::text::text_for;
+using syncrun::detail::text::utc_text;
 using syncrun::detail::text::visible;
 using syncrun::detail::text::with_indented_lines;
 
@@ -62,6 +66,12 @@ TEST(JsonString, EscapesWhatJsonRequires) {
   EXPECT_EQ(json_string("a\"b\\c\n\t\x1b µ"), "\"a\\\"b\\\\c\\n\\u0009\\u001b µ\"");
   EXPECT_EQ(json_string("\x7f\xc2\x9b"), "\"\\u007f\\u009b\"") << "no terminal may obey what a log line quotes";
   EXPECT_EQ(json_string("\xff"), "\"\xef\xbf\xbd\"");
+}
+
+TEST(UtcText, IsIso8601WithMilliseconds) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(utc_text(std::chrono::system_clock::time_point(milliseconds(0))), "1970-01-01T00:00:00.000Z");
+  EXPECT_EQ(utc_text(std::chrono::system_clock::time_point(milliseconds(1709210096007))), "2024-02-29T12:34:56.007Z");
 }
 
 }  // namespace
