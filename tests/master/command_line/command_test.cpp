@@ -14,6 +14,8 @@
 namespace syncrun::test {
 namespace {
 
+using namespace std::string_literals;
+
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -60,13 +62,19 @@ TEST(Command, SearchesThePathAndKeepsTheName) {
 
 TEST(Command, SetsOneVariableForEachOption) {
   ::setenv("SYNCRUN_DEVICES", "cpu7", 1);
-  CommandRun run({"-n", "2", "--timeout", "1.5", "--start-timeout", "9", "--log-dir", testing::TempDir(), "--log-level",
-                  "error", scripted_program(), "report-start"});
+  const TemporaryFolder folder;
+  CommandRun run({"--nproc-per-node=2", "--timeout", "1.5", "--start-timeout=0", "--log-dir", folder.at("./logs"),
+                  "--log-level=debug", "--profile", "-", "--trace=" + folder.at("./trace.json"),
+                  "--metrics=unix:" + folder.at("./socket"), "--quiet", "--bind-to", "core", "--report-bindings",
+                  scripted_program(), "report-start"});
   ::unsetenv("SYNCRUN_DEVICES");
   EXPECT_EQ(run.exit_code(), 0);
-  for (const std::string line :
-       {"NPROC_PER_NODE=2", "TIMEOUT=1.5", "START_TIMEOUT=9", "LOG_DIR=/", "LOG_LEVEL=error"}) {
-    EXPECT_THAT(run.output(), HasSubstr("SYNCRUN_" + line));
+  const std::string in = folder.at("");
+  for (const std::string& line :
+       {"NPROC_PER_NODE=2"s, "TIMEOUT=1.5"s, "START_TIMEOUT=0"s, "LOG_DIR=" + in + "logs", "LOG_LEVEL=debug"s,
+        "PROFILE=-"s, "TRACE=" + in + "trace.json", "METRICS=unix:" + in + "socket", "QUIET=on"s, "BIND_TO=core"s,
+        "REPORT_BINDINGS=on"s}) {
+    EXPECT_THAT(run.output(), HasSubstr("SYNCRUN_" + line + "\n"));
   }
   EXPECT_THAT(run.output(), Not(HasSubstr("SYNCRUN_DEVICES")));
 }
@@ -179,9 +187,11 @@ TEST(Command, PrintsHelpAndVersion) {
   CommandRun help({"--help"});
   EXPECT_EQ(help.exit_code(), 0);
   EXPECT_THAT(help.output(), StartsWith("usage: syncrun"));
-  CommandRun subcommand({"help"});
-  EXPECT_EQ(subcommand.exit_code(), 0);
-  EXPECT_EQ(subcommand.output(), help.output());
+  for (const char* word : {"help", "-h"}) {
+    CommandRun other({word});
+    EXPECT_EQ(other.exit_code(), 0);
+    EXPECT_EQ(other.output(), help.output());
+  }
   CommandRun version({"--version"});
   EXPECT_EQ(version.exit_code(), 0);
   EXPECT_THAT(version.output(), StartsWith("syncrun "));

@@ -90,7 +90,9 @@ TEST(Wrap, MayNotRunTheProgramTwice) {
 TEST(Wrap, ThatIsWrongEndsSyncrunBeforeWorkersStart) {
   const std::pair<Words, std::string> cases[] = {
       {{"--wrap", "0:no-such-tool"}, "no-such-tool: not found in PATH"},
+      {{"--wrap", "0:/etc/passwd"}, "/etc/passwd: Permission denied"},
       {{"--wrap", "0:env", "--wrap", "*:env"}, "rank 0 has two"},
+      {{"--wrap", "0-2:env", "--wrap", "2,5:nice"}, "rank 2 has two: '0-2:env' and '2,5:nice'"},
       {{"--wrap", "x:env"}, "expected ranks"},
       {{"--wrap", ""}, "expected RANKS:COMMAND"},
       {{"--wrap-terminal", "screen", "--wrap", "0:env"}, "expected tmux or xterm, got 'screen'"}};
@@ -106,7 +108,9 @@ TEST(Wrap, ThatIsWrongEndsSyncrunBeforeWorkersStart) {
 TEST(Wrap, OfAnUnknownRankEndsTheProgramBeforeWorkersStart) {
   CommandRun run(with_program({"--wrap", "1,3:env"}, {"say"}));
   run.expect_end(1);
-  EXPECT_THAT(run.last_error_line(), HasSubstr("expected ranks from 0 to 2, since there are 3 workers; got rank 3"));
+  EXPECT_THAT(
+      run.last_error_line(),
+      HasSubstr("--wrap (SYNCRUN_WRAP) '1,3:env': expected ranks from 0 to 2, since there are 3 workers; got rank 3"));
   EXPECT_EQ(run.output(), "");
 }
 

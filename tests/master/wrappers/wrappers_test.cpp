@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/os/environment.hpp"
-#include "syncrun/error.hpp"
+#include "tests/common/error_text.hpp"
 
 namespace syncrun::detail::master::wrappers {
 namespace {
@@ -12,13 +12,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::usage ? error.what() : std::string("not a usage error: ") + error.what();
-  }
-  return "nothing";
+std::string refusal(const std::string& lines) {
+  return test::error_text([&] { Wrappers::read(lines, ""); }, ErrorKind::usage);
 }
 
 TEST(Wrappers, BelongToTheRanksOfTheirList) {
@@ -57,33 +52,11 @@ TEST(Wrappers, ThatAreValgrindLimitTheSharedMemoryAndDoNotLookForLeaksUnlessTheU
 
 TEST(Wrappers, AreRefusedIfTheyAreNotRanksAndOneCommand) {
   for (const char* line : {"gdb", ":gdb", "a:gdb", "-1:gdb", "3-1:gdb", "0,:gdb", "0,,1:gdb", "1024:gdb", "0 :gdb"})
-    EXPECT_THAT(refusal([&] { Wrappers::read(line, ""); }),
-                HasSubstr("--wrap (SYNCRUN_WRAP): expected ranks, such as 0"))
-        << line;
-  EXPECT_THAT(refusal([] { Wrappers::read("0:", ""); }), HasSubstr("expected a command after the ':'; got '0:'"));
-  EXPECT_THAT(refusal([] { Wrappers::read("0:gdb 'x", ""); }), HasSubstr("whose quotes are closed"));
+    EXPECT_THAT(refusal(line), HasSubstr("--wrap (SYNCRUN_WRAP): expected ranks, such as 0")) << line;
+  EXPECT_THAT(refusal("0:"), HasSubstr("expected a command after the ':'; got '0:'"));
+  EXPECT_THAT(refusal("0:gdb 'x"), HasSubstr("whose quotes are closed"));
   for (const char* line : {"0:gdb | cat", "0:gdb; id", "0:`id`", "0:$(id)"})
-    EXPECT_THAT(refusal([&] { Wrappers::read(line, ""); }), HasSubstr("expected one command, and quotes")) << line;
-}
-
-TEST(Wrappers, AreRefusedIfARankHasTwo) {
-  const std::string two = "expected at most one command for each rank, but rank 2 has two: '";
-  EXPECT_THAT(refusal([] { Wrappers::read("0-2:gdb\n2,5:env", ""); }), HasSubstr(two + "0-2:gdb' and '2,5:env'"));
-  EXPECT_THAT(refusal([] { Wrappers::read("*:gdb\n2:env", ""); }), HasSubstr(two + "*:gdb' and '2:env'"));
-}
-
-TEST(Wrappers, AreRefusedIfARankOrAProgramIsUnknown) {
-  const auto check = [](const char* lines, protocol::NodePlace here) {
-    return refusal([&] { Wrappers::read(lines, "").check(4, here); });
-  };
-  const auto alone = protocol::NodePlace::alone(4);
-  EXPECT_EQ(check("*:sh\n", alone), "nothing");
-  EXPECT_THAT(check("1,4:sh", alone),
-              HasSubstr("--wrap (SYNCRUN_WRAP) '1,4:sh': expected ranks from 0 to 3, since there are 4 workers; "
-                        "got rank 4"));
-  EXPECT_THAT(check("1:no-such-tool -x", alone), HasSubstr("no-such-tool: not found in PATH. Install it"));
-  EXPECT_THAT(check("1:/etc/passwd", alone), HasSubstr("/etc/passwd: Permission denied"));
-  EXPECT_EQ(check("1:no-such-tool", {1, 2, 2, 2}), "nothing") << "only the node of the rank needs it";
+    EXPECT_THAT(refusal(line), HasSubstr("expected one command, and quotes")) << line;
 }
 
 }  // namespace
