@@ -3,16 +3,15 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <fstream>
 
 #include "tests/api/element_types.hpp"
+#include "tests/support/full_disk.hpp"
 #include "tests/support/on_workers.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -97,14 +96,10 @@ TEST_P(ArrayFile, IsReplacedAndLeavesNothingBesideIt) {
 TEST_P(ArrayFile, StaysAsItWasWhenTheNewOneCannotBeWritten) {
   sr::save(folder_ / "x.npy", session().data(counting<float>(10)));
   const auto larger = session().data(counting<float>(1000));
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit limit{2000, before.rlim_max};
-  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
-  ::setrlimit(RLIMIT_FSIZE, &limit);
-  EXPECT_ERROR(sr::save(folder_ / "x.npy", larger), sr::ErrorKind::system, "x.npy.tmp: File too large");
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  ::signal(SIGXFSZ, handler);
+  {
+    const syncrun::test::FullDisk full(2000);
+    EXPECT_ERROR(sr::save(folder_ / "x.npy", larger), sr::ErrorKind::system, "x.npy.tmp: File too large");
+  }
   EXPECT_EQ((session().load<float, 1>(folder_ / "x.npy").rows()), 10);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
 }

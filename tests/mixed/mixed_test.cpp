@@ -146,9 +146,13 @@ TEST_P(Mixed, AMissingBodyIsRefusedBeforeAnythingMoves) {
   EXPECT_EQ(error.kind(), sr::ErrorKind::usage);
   EXPECT_THAT(error.what(), HasSubstr("'cpu_only' has no body for CUDA devices"));
   EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(gpu()) + " (cuda0)"));
+  EXPECT_THAT(error.what(), testing::EndsWith(": give it one that takes a CudaWorker&, or call it on CPU devices only "
+                                              "(syncrun -n cpu, or on() with CPU devices)"));
   EXPECT_EQ(f.on_rank(cpu())(x).sum, 36);
   const auto only_gpu = session().function(statistics_on_gpu, "gpu_only");
-  EXPECT_THAT(error_of([&] { only_gpu(x); }).what(), HasSubstr("rank " + std::to_string(cpu()) + " (cpu"));
+  const sr::Error other = error_of([&] { only_gpu(x); });
+  EXPECT_THAT(other.what(), HasSubstr("rank " + std::to_string(cpu()) + " (cpu"));
+  EXPECT_THAT(other.what(), HasSubstr(": give it one that takes a CpuWorker&"));
   EXPECT_EQ(only_gpu.on_rank(gpu())(x).sum, 36);
 }
 

@@ -13,11 +13,6 @@ using testing::ElementsAre;
 
 using Times = std::vector<std::vector<double>>;
 
-TEST(WeightsFromTimes, AreInInverseProportionAndSumToOne) {
-  const Times times(3, {4, 1, 2});
-  EXPECT_THAT(weights_from(times), ElementsAre(DoubleEq(1 / 7.0), DoubleEq(4 / 7.0), DoubleEq(2 / 7.0)));
-}
-
 TEST(WeightsFromTimes, IgnoreTheCallsThatWarmUp) {
   const Times times{{900, 1}, {1, 700}, {30, 10}};
   EXPECT_THAT(weights_from(times), ElementsAre(DoubleEq(0.25), DoubleEq(0.75)));

@@ -24,23 +24,6 @@ protocol::RankSet set_of(std::initializer_list<int> ranks) {
 
 const master::devices::RankDevices kBoth({cuda(0), cuda(1), cpu(0), cpu(5)});
 
-TEST(BodyCheck, NamesTheRanksWithoutABody) {
-  const auto all = [] { master::calls::check_bodies("f", {DeviceKind::cpu}, kBoth, kBoth.all_ranks()); };
-  EXPECT_THAT(all, ThrowsMessage<Error>(
-                       "'f' has no body for CUDA devices, and the call is for rank 0 (cuda0), rank 1 (cuda1): give it "
-                       "one that takes a CudaWorker&, or call it on CPU devices only (syncrun -n cpu, or on() with CPU "
-                       "devices)"));
-  const auto one = [] { master::calls::check_bodies("f", {DeviceKind::cuda}, kBoth, set_of({0, 3})); };
-  EXPECT_THAT(one, ThrowsMessage<Error>(testing::StartsWith(
-                       "'f' has no body for CPU devices, and the call is for rank 3 (cpu5): give it one that takes a "
-                       "CpuWorker&")));
-  try {
-    one();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-  }
-}
-
 TEST(BodyCheck, CutsLongLists) {
   const master::devices::RankDevices many(
       std::vector<master::devices::DeviceId>{cpu(0), cpu(1), cpu(2), cpu(3), cpu(4)});

@@ -47,13 +47,6 @@ class Clocks : public testing::Test {
   std::vector<protocol::RankSet> ranks_of;  // by id of the call, from 1
 };
 
-TEST_F(Clocks, RunWhileTheMasterWaits) {
-  launch(kAll, 1s);
-  EXPECT_EQ(wait(600ms), std::nullopt);
-  EXPECT_EQ(clocks.least_left(), 400ms);
-  EXPECT_EQ(wait(400ms), 1U);
-}
-
 TEST_F(Clocks, OfACallBehindAnotherBeginWhenThatIsOver) {
   launch(kAll, 0ms);
   launch(kAll, 1s);
@@ -125,15 +118,6 @@ TEST_F(Clocks, BeginAnewForADebugger) {
   clocks.restart(0);
   EXPECT_EQ(wait(999ms), std::nullopt);
   EXPECT_EQ(wait(1ms), 1U);
-}
-
-TEST_F(Clocks, CountAtMostHalfASecondBetweenTwoPolls) {
-  const os::Clock::duration begin = 10s;
-  EXPECT_EQ(clocks.poll(begin), 0ms) << "nothing is between this one and another";
-  EXPECT_EQ(clocks.poll(begin + 100ms), 100ms);
-  EXPECT_EQ(clocks.poll(begin + 1h), 500ms);
-  clocks.end_polling();
-  EXPECT_EQ(clocks.poll(begin + 2h), 0ms) << "the master has waited in between";
 }
 
 }  // namespace

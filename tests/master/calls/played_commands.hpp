@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,6 +131,22 @@ struct PlayedSession {
         heap(pool.segment(), pool.control().header().heap_offset, pool.control().header().heap_bytes,
              detail::protocol::pages_of(devices.kinds())) {
     calls.attach(pool.control());
+  }
+
+  /// A variable of floats without a copy.
+  std::shared_ptr<detail::master::records::VariableRecord> variable(const std::string& name,
+                                                                    std::uint8_t dimensions = 1) {
+    auto made = std::make_shared<detail::master::records::VariableRecord>();
+    made->name = name;
+    made->dtype = DType::float32;
+    made->dimensions = dimensions;
+    made->copies.change() = detail::master::records::CopyFacts(static_cast<std::size_t>(commands.world_size()));
+    made->entry = heap.allocate(detail::protocol::VariableEntry::bytes(commands.world_size()),
+                                detail::os::SharedHeap::Contents::zero, "a variable");
+    auto& entry = *pool.segment().at<detail::protocol::VariableEntry>(made->entry);
+    entry.dtype = made->dtype;
+    entry.dimensions = made->dimensions;
+    return made;
   }
 
   detail::master::devices::RankDevices devices;

@@ -166,27 +166,6 @@ TEST(MemoryNode, IsThatOfAllMemoryOfTheChild) {
   EXPECT_THAT(near, HasSubstr(" prefer:0 "));
 }
 
-TEST(BindTo, IsReadFromTheEnvironment) {
-  ::unsetenv("SYNCRUN_BIND_TO");
-  EXPECT_EQ(bind_to_from_environment(), BindTo::automatic);
-  ::setenv("SYNCRUN_BIND_TO", "numa", 1);
-  EXPECT_EQ(bind_to_from_environment(), BindTo::numa);
-  ::setenv("SYNCRUN_BIND_TO", "slot", 1);
-  try {
-    bind_to_from_environment();
-    ADD_FAILURE() << "'slot' is accepted";
-  } catch (const syncrun::Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("SYNCRUN_BIND_TO: expected none, core, socket, numa or device, got 'slot'"));
-  }
-  ::setenv("SYNCRUN_BIND_TO", "core", 1);
-  if (has_hwloc()) {
-    EXPECT_EQ(bind_to_from_environment(), BindTo::core);
-  } else {
-    EXPECT_THROW(bind_to_from_environment(), syncrun::Error);
-  }
-  ::unsetenv("SYNCRUN_BIND_TO");
-}
-
 TEST(ReportOfBindings, SaysWhatTheKernelSays) {
   const std::vector<NumaNode> nodes{{0, {0, 1, 2, 3}}, {8, {4, 5, 6, 7}}};
   const Cores usable = counting(0, 7);

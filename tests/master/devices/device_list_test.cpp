@@ -24,14 +24,6 @@ std::string refusal(Parse parse, const std::string& text) {
   return test::error_text([&] { parse(text); }, ErrorKind::usage);
 }
 
-TEST(DeviceList, MakesOneRankOfADeviceWithTwoNames) {
-  const auto devices = listed("dev0=cpu0,other=cpu1,dev1=cpu0");
-  EXPECT_THAT(devices.by_rank, ElementsAre(kCpu0, kCpu1)) << "ranks are in the order in which devices occur first";
-  EXPECT_THAT(devices.names, ElementsAre(DeviceName{"dev0", 0}, DeviceName{"other", 1}, DeviceName{"dev1", 0}));
-  EXPECT_EQ(names_of_rank(devices.names, 0), "dev0, dev1");
-  EXPECT_EQ(names_of_rank(devices.names, 2), "");
-}
-
 TEST(DeviceList, MayHaveNamesInAnyAlphabet) {
   EXPECT_THAT(listed("gerät=cpu0").names, ElementsAre(DeviceName{"gerät", 0}));
   EXPECT_THAT(listed("0=cpu0,GPU.1/left-eye=cpu1").names,
@@ -88,10 +80,6 @@ TEST(Contexts, AreReadAsTheanoReadsThem) {
   EXPECT_THAT(devices.by_rank, ElementsAre(kCpu0, kCpu1));
   EXPECT_THAT(devices.names, ElementsAre(DeviceName{"dev0", 0}, DeviceName{"dev1", 1}));
   EXPECT_EQ(contexts(" dev0 -> cpu0 ; dev1->cpu1"), devices);
-}
-
-TEST(Contexts, MakeOneRankOfADeviceWithTwoNames) {
-  EXPECT_EQ(contexts("dev0->cpu0;dev1->cpu0"), listed("dev0=cpu0,dev1=cpu0"));
 }
 
 TEST(Contexts, RefuseADeviceWithoutAName) {

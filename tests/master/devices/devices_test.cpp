@@ -28,8 +28,6 @@ std::string refusal(const std::string& devices, const std::string& processes) {
   return test::error_text([&] { resolved(devices, processes); }, ErrorKind::usage);
 }
 
-TEST(Devices, MayBeMoreCpusThanThereAreCores) { EXPECT_EQ(names(resolved("cpu100000", "")), "cpu100000"); }
-
 TEST(Devices, CpuMeansOnePerUsableCore) {
   EXPECT_EQ(resolved("", "cpu").size(), static_cast<std::size_t>(os::usable_cores()));
 }

@@ -5,7 +5,6 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,7 +12,6 @@
 
 #include <array>
 #include <atomic>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -22,6 +20,7 @@
 #include "common/os/file_descriptor.hpp"
 #include "master/metrics/http_answer.hpp"
 #include "tests/common/error_text.hpp"
+#include "tests/support/full_disk.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
@@ -96,14 +95,8 @@ int free_port() {
 
 constexpr const char* kRequest = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 
-TEST(MetricsTarget, IsAFileASocketOrAPort) {
-  using Kind = settings::MetricsTarget::Kind;
-  EXPECT_EQ(settings::parse_metrics_target("/tmp/9090")->kind, Kind::file);
-  EXPECT_EQ(settings::parse_metrics_target("unix:/tmp/s")->path, "/tmp/s");
-  EXPECT_EQ(settings::parse_metrics_target("9090")->port, 9090);
+TEST(MetricsTarget, IsStandardErrorOrASocketThatTheSystemCanHave) {
   EXPECT_EQ(settings::parse_metrics_target("-")->path, "/dev/stderr");
-  for (const std::string bad : {"", "unix:", "0", "65536", "99999999999999"})
-    EXPECT_FALSE(settings::parse_metrics_target(bad)) << bad;
   EXPECT_FALSE(settings::parse_metrics_target("unix:/" + std::string(107, 'a')));
 }
 
@@ -141,14 +134,10 @@ TEST(MetricsFile, ThatCannotBeWrittenIsRefusedWithTheOption) {
 TEST(MetricsFile, LeavesNoPartOfItselfIfItCannotBeWritten) {
   const TemporaryFolder folder;
   const std::string path = folder.at("calls.prom");
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit small{100, before.rlim_max};
-  ::signal(SIGXFSZ, SIG_IGN);  // or the kernel would end the test
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string error = error_text([&] { open(path, [] { return std::string(200, 'x'); }); });
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  ::signal(SIGXFSZ, SIG_DFL);
+  const std::string error = error_text([&] {
+    const FullDisk full(100);
+    open(path, [] { return std::string(200, 'x'); });
+  });
   EXPECT_THAT(error, AllOf(HasSubstr("--metrics"), HasSubstr("File too large")));
   EXPECT_TRUE(folder.is_empty());
 }

@@ -75,7 +75,8 @@ TEST_F(Roles, WarnOfTooFewCoresOnlyIfTheMachineHasMore) {
 TEST_F(Roles, LetTheMasterHearOfAnErrorOfTheAgent) {
   NodeGroup& group = join(1);
   network.at(0).send(1, MessageWriter(MessageKind::start).take());  // is too short
-  EXPECT_THAT(error_text([&] { AgentRole(group).serve(); }), HasSubstr("too short"));
+  EXPECT_THAT(error_text([&] { AgentRole(group).serve(); }),
+              HasSubstr("a message from node 0 is too short: 16 more bytes expected, 0 are there"));
   EXPECT_FALSE(group.is_lost(0)) << "nothing can be sent to the master any more";
 }
 

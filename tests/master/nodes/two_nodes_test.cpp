@@ -215,15 +215,5 @@ TEST_F(TwoNodes, LearnWhichOutputsWereConsumed) {
   EXPECT_EQ(other.pool.control().worker(2).consumed.load(), first);
 }
 
-TEST(Messages, ThatAreTooShortAreRefused) {
-  MessageWriter message(MessageKind::done);
-  message.put(std::uint32_t{7});
-  const auto bytes = message.take();
-  MessageReader reader(bytes, "node 3");
-  EXPECT_EQ(reader.kind(), MessageKind::done);
-  EXPECT_THAT(error_text([&] { static_cast<void>(reader.get<std::uint64_t>()); }),
-              testing::HasSubstr("a message from node 3 is too short: 8 more bytes expected, 4 are there"));
-}
-
 }  // namespace
 }  // namespace syncrun::test

@@ -5,17 +5,16 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
 #include "master/process/nonblocking_writer.hpp"
+#include "tests/support/full_disk.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace {
@@ -249,32 +248,12 @@ TEST(AClosedPipe, HasNotEndedAndIsNotIntact) {
 
 // ---- log files that are divided ----------------------------------------------------------------------------------
 
-/// No file can become larger, as on a full disk.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  rlimit before_{};
-  sighandler_t handler_;
-};
-
 TEST(ADividedLog, KeepsItsOlderFilesWhileTheDiskIsFull) {
   const TemporaryFolder folder;
   master::process::ChildLog log(folder.at("log"), master::process::OpenMode::empty, {.bytes = 8, .old_files = 2});
   log.write("line 1.\nline 2.\n333\n");
   {
-    const FullDisk full(4);
+    const syncrun::test::FullDisk full(4);
     for (int i = 0; i < 3; ++i) log.write("444\n555\n");
   }
   EXPECT_EQ(log.error(), EFBIG);

@@ -48,17 +48,6 @@ TEST(Culprit, IsWhoIsInTheUsersCodeBeforeWhoReducesWithItsPeers) {
   EXPECT_EQ(master::process::culprit_of({in(0, "vote"), in(1, "reduction")}), 1);
 }
 
-TEST(Culprit, IsAStoppedOneWhereverItIs) {
-  EXPECT_EQ(master::process::culprit_of({in(0, "function"), stopped(in(1, "collective"))}), 1);
-  EXPECT_EQ(master::process::culprit_of({in(0, "collective"), in(1, "collective"), stopped(in(2, "collective"))}), 2);
-}
-
-TEST(Culprit, IsWhoIsBehindInTheCallsCollectives) {
-  auto behind = in(1, "collective");
-  behind.is_behind = true;
-  EXPECT_EQ(master::process::culprit_of({in(0, "collective"), behind, in(2, "communicator")}), 1);
-}
-
 TEST(Culprit, IsNobodyWhoHasFinishedOrIsGone) {
   EXPECT_EQ(master::process::culprit_of({stopped(finished(in(0, "idle"))), in(1, "collective")}), 1);
   EXPECT_EQ(master::process::culprit_of({ended(in(0, "function")), in(1, "collective")}), 1);

@@ -32,16 +32,8 @@ class CopiesOfAValue : public testing::Test {
   explicit CopiesOfAValue(int ranks = 3, std::vector<protocol::NodePlace> nodes = {})
       : session(std::vector<master::devices::DeviceId>(static_cast<std::size_t>(ranks)), std::move(nodes)) {
     session.commands.leaves_in_flight = true;
-    x->name = "x";
-    x->dtype = DType::float32;
-    x->dimensions = 1;
-    x->copies.change() = master::records::CopyFacts(static_cast<std::size_t>(ranks));
     x->value = std::make_unique<master::records::ValueState>(ranks);
     x->value->extents = Extents{4};
-    x->entry = session.heap.allocate(protocol::VariableEntry::bytes(ranks), os::SharedHeap::Contents::zero, "a value");
-    auto& entry = *session.pool.segment().at<protocol::VariableEntry>(x->entry);
-    entry.dtype = DType::float32;
-    entry.dimensions = 1;
   }
 
   /// A call on one rank that uses its copy, which must be there.
@@ -102,7 +94,7 @@ class CopiesOfAValue : public testing::Test {
   }
 
   PlayedSession session;
-  std::shared_ptr<master::records::VariableRecord> x = std::make_shared<master::records::VariableRecord>();
+  std::shared_ptr<master::records::VariableRecord> x = session.variable("x");
   std::string warning;
 };
 

@@ -25,16 +25,7 @@ using testing::ElementsAre;
 class Copies : public testing::Test {
  protected:
   std::shared_ptr<VariableRecord> make(const std::string& name) {
-    auto variable = std::make_shared<VariableRecord>();
-    variable->name = name;
-    variable->dtype = DType::float32;
-    variable->dimensions = 1;
-    variable->copies.change() = CopyFacts(static_cast<std::size_t>(session.commands.world_size()));
-    variable->entry = session.heap.allocate(protocol::VariableEntry::bytes(session.commands.world_size()),
-                                            os::SharedHeap::Contents::zero, "a variable");
-    auto& entry = *session.pool.segment().at<protocol::VariableEntry>(variable->entry);
-    entry.dtype = DType::float32;
-    entry.dimensions = 1;
+    auto variable = session.variable(name);
     registry.add(variable);
     return variable;
   }

@@ -58,13 +58,7 @@ TEST(RowsInFiles, AreCutIntoPartsOfACommand) {
 class RowsOfRanks : public testing::Test {
  protected:
   RowsOfRanks() {
-    variable->name = "rows";
-    variable->dtype = DType::float32;
-    variable->dimensions = 2;
-    variable->copies.change() = master::records::CopyFacts(3);
     variable->copies.change().extents = {Extents{2, 2}, Extents{0, 2}, Extents{3, 2}};
-    variable->entry =
-        session.heap.allocate(protocol::VariableEntry::bytes(3), os::SharedHeap::Contents::zero, "a variable");
     session.commands.on_command = [this](const protocol::Command& command) { record(command); };
   }
 
@@ -97,7 +91,7 @@ class RowsOfRanks : public testing::Test {
   static RowsRead::Division scattered(std::int64_t rows) { return {Extents{rows, 2}, Placement::scattered, {}}; }
 
   PlayedSession session{{{}, {}, {}}};
-  std::shared_ptr<master::records::VariableRecord> variable = std::make_shared<master::records::VariableRecord>();
+  std::shared_ptr<master::records::VariableRecord> variable = session.variable("rows", 2);
   std::optional<protocol::FilesAction> fails_at;
   std::vector<protocol::FilesAction> actions;
   std::vector<std::string> pieces;

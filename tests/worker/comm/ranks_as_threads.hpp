@@ -33,10 +33,12 @@ inline const NotInterrupted kNothing;
 inline const worker::process::WaitLimits kEndless{kNothing};
 
 /// Makes the attachment of a rank to the session. It has its own mapping of the segment.
-inline worker::process::Attachment attach_to(const os::Segment& segment, int world_size, int rank) {
+inline worker::process::Attachment attach_to(const os::Segment& segment, int world_size, int rank,
+                                             const protocol::NodePlace& place = {}) {
   worker::process::Attachment attachment;
   attachment.rank = rank;
   attachment.world_size = world_size;
+  attachment.place = place;
   attachment.segment =
       os::Segment::attach(os::FileDescriptor(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0)), segment.bytes());
   attachment.control = protocol::ControlBlock(attachment.segment.base(), world_size);

@@ -18,6 +18,7 @@
 #include "common/os/segment.hpp"
 #include "master/nodes/node_exchange.hpp"
 #include "tests/master/nodes/fake_transport.hpp"
+#include "tests/worker/comm/ranks_as_threads.hpp"
 #include "worker/comm/call_interruption.hpp"
 #include "worker/comm/nodes_comm.hpp"
 
@@ -25,14 +26,8 @@ namespace syncrun::detail {
 
 /// One rank of a node.
 struct RankOnNode {
-  RankOnNode(const os::Segment& segment, int world_size, int rank, const protocol::NodePlace& place) {
-    attachment.rank = rank;
-    attachment.world_size = world_size;
-    attachment.place = place;
-    attachment.segment =
-        os::Segment::attach(os::FileDescriptor(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0)), segment.bytes());
-    attachment.control = protocol::ControlBlock(attachment.segment.base(), world_size);
-  }
+  RankOnNode(const os::Segment& segment, int world_size, int rank, const protocol::NodePlace& place)
+      : attachment(attach_to(segment, world_size, rank, place)) {}
   RankOnNode(const RankOnNode&) = delete;
   RankOnNode& operator=(const RankOnNode&) = delete;
 

@@ -106,15 +106,6 @@ TEST_F(RendezvousInSegment, TellsARankThatCallsACollectiveInstead) {
                         "that has to be set up first"));
 }
 
-TEST_F(RendezvousInSegment, TellsOfARankThatHasLeftTheCall) {
-  leave(kMeetingCommand, 2);
-  const auto thrown = on_every_rank([](MeetingRank& rank) {
-    if (rank.attachment.rank != 2) rank.rendezvous.barrier(kCommunicator, kEndless);
-  });
-  EXPECT_EQ(thrown[0], "ranks disagree in a collective: rank 2 has left the call, and rank 0 is still in one");
-  EXPECT_EQ(thrown[1], "ranks disagree in a collective: rank 2 has left the call, and rank 1 is still in one");
-}
-
 TEST_F(RendezvousInSegment, EndsAWaitAtItsDeadline) {
   const worker::process::WaitLimits soon{kNothing, milliseconds(30)};
   const std::string text = "the other ranks did not come within 30 ms";
