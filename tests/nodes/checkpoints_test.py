@@ -6,15 +6,13 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-import hosts
 import nodes_test
 from engines import ENGINES
-from nodes_test import RUN_LIMIT_S, OnHosts
+from nodes_test import RUN_LIMIT_S, BreakingHosts
 
 MIB = 1 << 20
 LARGE_MIB = 24
@@ -22,18 +20,9 @@ LARGE_MIB = 24
 MOST_BYTES = MIB // 2
 
 
-class Checkpoints(OnHosts):
-    """Each test has hosts of its own, because some tests end them."""
-
-    @classmethod
-    def setUpClass(cls):
-        pass
-
+class Checkpoints(BreakingHosts):
     def setUp(self):
-        options = nodes_test.options
-        self.hosts = hosts.Hosts(3, keep=[options.build, Path(options.program).parent])
-        self.hosts.__enter__()
-        self.addCleanup(self.hosts.down)
+        super().setUp()
         self.folder = Path(tempfile.mkdtemp(dir=self.hosts.folder)) / "run"  # all hosts share it
         self.own_folder = Path("/dev/shm/run")  # each host has its own
 
@@ -42,39 +31,28 @@ class Checkpoints(OnHosts):
     def save(self, folder, number, megabytes=1, **kwargs):
         job = self.start("save", folder, number, megabytes, **kwargs)
         job.process.stdin.close()
-        self.assertEqual(job.finish(), 0, job.text)
-        self.check_nothing_left()
+        self.succeeds(job)
 
     def check_load(self, folder, number, **kwargs):
         job = self.start("load", folder, **kwargs)
         job.process.stdin.close()
-        self.assertEqual(job.finish(), 0, job.text)
-        self.assertIn(f"as expected: number {number}", job.text)
-        self.check_nothing_left()
+        self.succeeds(job, f"as expected: number {number}")
 
     def refused(self, pattern, *action, **kwargs):
         job = self.start(*action, **kwargs)
         job.process.stdin.close()
-        self.assertNotEqual(job.finish(), 0, job.text)
-        self.assertRegex(job.text, pattern)
-        self.check_nothing_left()
+        self.fails(job, pattern)
         return job
-
-    def on_one_node(self, host, ranks, *action):
-        """Without an engine."""
-        command = [nodes_test.options.syncrun, "-n", str(ranks), nodes_test.options.program, *map(str, action)]
-        done = self.hosts.run(host, command, timeout=RUN_LIMIT_S, stdin=subprocess.DEVNULL)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
 
     def check_little_traffic(self, job, first, last):
         """Between two lines of the job, no host sends or receives rows."""
         job.await_line(first)
-        before = {name: self.network_bytes(name) for name in self.hosts.names}
+        before = self.network_bytes()
         self.go_on(job)
         job.await_line(last)
+        after = self.network_bytes()
         for name in self.hosts.names:
-            moved = [after - first for first, after in zip(before[name], self.network_bytes(name), strict=True)]
+            moved = [there - here for here, there in zip(before[name], after[name], strict=True)]
             print(f"  until '{last}': {name} has received {moved[0]} bytes and sent {moved[1]}", flush=True)
             self.assertLess(max(moved), MOST_BYTES)
         self.go_on(job)
@@ -86,7 +64,7 @@ class Checkpoints(OnHosts):
             name = next(name for name in ENGINES if ENGINES[name] is engine)
             job = self.start("save", self.folder, 7, LARGE_MIB, engine=name)
             self.check_little_traffic(job, "ready to save", "^saved")
-            self.assertEqual(job.finish(), 0, job.text)
+            self.succeeds(job)
             latest = self.folder / "latest"
             text = (latest / "manifest.txt").read_text()
             self.assertRegex(text, r"^syncrun checkpoint 2\nid [0-9a-f]{32}\narray params replicated\narray rows scattered\n"
@@ -97,21 +75,19 @@ class Checkpoints(OnHosts):
                 self.assertGreater((latest / f"rows@{part}.npy").stat().st_size, (LARGE_MIB - 1) * MIB // 3)
             job = self.start("load", self.folder, engine=name)
             self.check_little_traffic(job, "ready to load", "^loaded")
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertIn("as expected: number 7", job.text)
-            self.check_nothing_left()
+            self.succeeds(job, "as expected: number 7")
 
     def test_it_loads_on_another_number_of_nodes_and_ranks(self):
         self.save(self.folder, 3)
         self.check_load(self.folder, 3, nodes=2, workers=1)
         self.check_load(self.folder, 3, nodes=3, workers=3)
         for ranks in (1, 4):
-            self.assertIn("as expected: number 3", self.on_one_node("n2", ranks, "load", self.folder))
+            self.assertIn("as expected: number 3", self.on_one_node(ranks, "load", self.folder, host="n2"))
         self.save(self.folder, 4, nodes=2, workers=3)
         self.check_load(self.folder, 4)
 
     def test_one_node_saves_as_before_and_several_load_that(self):
-        self.on_one_node("n1", 3, "save", self.folder, 5, 1)
+        self.on_one_node(3, "save", self.folder, 5, 1)
         text = (self.folder / "latest" / "manifest.txt").read_text()
         self.assertTrue(text.startswith("syncrun checkpoint 1\narray params replicated\narray rows scattered\narray few"), text)
         self.assertFalse([file for file in (self.folder / "latest").iterdir() if "@" in file.name or file.name == "id.txt"])
@@ -122,14 +98,14 @@ class Checkpoints(OnHosts):
 
     def test_a_folder_that_is_not_shared_is_named_and_nothing_changes(self):
         for number, host in enumerate(("n1", "n2")):
-            self.on_one_node(host, 2, "save", self.own_folder, number, 1)
+            self.on_one_node(2, "save", self.own_folder, number, 1, host=host)
         began = time.monotonic()
         self.refused(r"rank [2345] \(n[23]:cpu[01], pid \d+\) failed in call 'save of rows' .*this node cannot see "
                      r"/dev/shm/run/.syncrun-writing-2-[^/]*/id.txt, which the first node has written: .*No such file or directory. "
                      r"Use a folder that all nodes share", "save", self.own_folder, 9, 1)  # fmt: skip
         self.assertLess(time.monotonic() - began, 20)
         for number, host in enumerate(("n1", "n2")):
-            self.assertIn(f"as expected: number {number}", self.on_one_node(host, 2, "load", self.own_folder))
+            self.assertIn(f"as expected: number {number}", self.on_one_node(2, "load", self.own_folder, host=host))
             left = self.hosts.run(host, ["ls", "-A", self.own_folder]).stdout.split()
             self.assertEqual(sorted(left), [".syncrun-save-1", "latest"])
 
@@ -160,13 +136,11 @@ class Checkpoints(OnHosts):
         job.await_line("ready to load")
         for number in (2, 3):
             # The other job is on one node, so the folder has files of both kinds of jobs.
-            self.on_one_node("n2", 2, "save", self.folder, number, 1)
+            self.on_one_node(2, "save", self.folder, number, 1, host="n2")
         self.go_on(job)
         job.await_line("^loaded")
         self.go_on(job)
-        self.assertEqual(job.finish(), 0, job.text)
-        self.assertIn("as expected: number 1", job.text)
-        self.check_nothing_left()
+        self.succeeds(job, "as expected: number 1")
         self.save(self.folder, 4)
         self.check_load(self.folder, 4)
         self.assertEqual(len(list(self.folder.iterdir())), 2, "what the load has kept is gone")
@@ -183,7 +157,7 @@ class Checkpoints(OnHosts):
         self.save(self.folder, 1)
         job = self.start("save", self.folder, 2, LARGE_MIB, engine=engine)
         job.await_line("ready to save")
-        stopped = self.hosts.pids("n2", nodes_test.options.program)[-1]
+        stopped = self.worker_of("n2")
         os.kill(stopped, signal.SIGSTOP)
         self.go_on(job)
         end = time.monotonic() + RUN_LIMIT_S
@@ -196,13 +170,13 @@ class Checkpoints(OnHosts):
         self.assertNotEqual(job.finish(), 0, job.text)
         self.assertIsNone(job.time_of("^saved"))
         self.check_nothing_left(but)
-        self.assertIn("as expected: number 1", self.on_one_node("n1" if host != "n1" else "n2", 2, "load", self.folder))
+        self.assertIn("as expected: number 1", self.on_one_node(2, "load", self.folder, host="n1" if host != "n1" else "n2"))
 
     def kill_agent(self, host):
-        os.kill(self.hosts.pids(host, nodes_test.options.program)[0], signal.SIGKILL)
+        os.kill(self.agent_of(host), signal.SIGKILL)
 
     def kill_worker(self, host):
-        os.kill(self.hosts.pids(host, nodes_test.options.program)[-1], signal.SIGKILL)
+        os.kill(self.worker_of(host), signal.SIGKILL)
 
     def test_a_host_killed_while_saving_leaves_the_old_one(self):
         self.check_fault_while_saving("n3", self.hosts.kill_host, r"node 2 \(n3\) is silent|lost communication", but=("n3",),
@@ -230,10 +204,9 @@ class Checkpoints(OnHosts):
             job.await_line("^saved")
             time.sleep(random.uniform(0, 0.5))
             kill(host)
-            self.assertNotEqual(job.finish(), 0, job.text)
-            self.check_nothing_left()
+            self.fails(job)
             saved = len(re.findall("^saved", job.text, re.MULTILINE))
-            found = int(re.search(r"as expected: number (\d+)", self.on_one_node("n2", 2, "load", self.folder))[1])
+            found = int(re.search(r"as expected: number (\d+)", self.on_one_node(2, "load", self.folder, host="n2"))[1])
             print(f"  {kill.__name__} on {host}: {saved} saves have ended, found number {found}", flush=True)
             # A save may have replaced the link, and not have said so yet.
             self.assertIn(found, (saved, saved + 1))
@@ -242,12 +215,10 @@ class Checkpoints(OnHosts):
         self.save(self.folder, 1)
         job = self.start("save", self.folder, 2, 1, more=["--timeout", "2"])
         job.await_line("ready to save")
-        os.kill(self.hosts.pids("n2", nodes_test.options.program)[-1], signal.SIGSTOP)
+        os.kill(self.worker_of("n2"), signal.SIGSTOP)
         self.go_on(job)
         job.await_line(r"call 'save of rows'.*2000 ms", 20)
-        self.assertNotEqual(job.finish(), 0, job.text)
-        self.assertRegex(job.text, r"rank 3 \(n2:cpu1, pid \d+\) is in phase idle, stopped by SIGSTOP")
-        self.check_nothing_left()
+        self.fails(job, r"rank 3 \(n2:cpu1, pid \d+\) is in phase idle, stopped by SIGSTOP")
         self.check_load(self.folder, 1)
         self.assertEqual(sorted(file.name for file in self.folder.iterdir()), [".syncrun-save-1", "latest"])
 

@@ -34,7 +34,18 @@ BUSY_S = 15  # what limits get in addition, because other programs may use this 
 options = None
 
 
-class FakeGpus(unittest.TestCase):
+class GpuNodes(unittest.TestCase):
+    def works(self, done, *texts):
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for text in texts:
+            self.assertIn(text, done.stdout)
+
+    def fails(self, done, pattern):
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stdout + done.stderr, pattern)
+
+
+class FakeGpus(GpuNodes):
     @classmethod
     def setUpClass(cls):
         cls.hosts = hosts.Hosts(3, keep=[options.build, Path(options.program).parent])
@@ -48,42 +59,29 @@ class FakeGpus(unittest.TestCase):
     def test_collectives_work_on_two_and_three_nodes(self):
         for nodes, devices in ((2, "cuda0,cuda1"), (3, "cuda0")):
             for engine in ("openmpi", "mpich"):
-                done = self.run_on(nodes, devices, engine=engine)
-                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-                for part in (*PARTS, "as expected"):
-                    self.assertIn(part, done.stdout)
+                self.works(self.run_on(nodes, devices, engine=engine), *PARTS, "as expected")
 
     def test_ranks_of_both_kinds_meet_in_host_memory(self):
         for devices in ("cuda0,cpu0", "cpu0,cuda0,cpu1"):
-            done = self.run_on(2, devices, "mixed")
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertIn("both kinds", done.stdout)
+            self.works(self.run_on(2, devices, "mixed"), "both kinds")
 
     def test_checkpoints_have_the_rows_of_the_gpus_of_each_node(self):
         folder = Path(tempfile.mkdtemp(dir=self.hosts.folder)) / "run"
         for devices in ("cuda0,cuda1", "cuda0,cpu0"):
-            done = self.run_on(2, devices, "checkpoint", folder)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertIn("checkpoint\nas expected", done.stdout)
+            self.works(self.run_on(2, devices, "checkpoint", folder), "checkpoint\nas expected")
             for part in range(2):
                 self.assertGreater((folder / "latest" / f"v@{part}.npy").stat().st_size, 24_000_000)
 
     def test_a_rank_that_dies_is_named(self):
         for rank in (0, 1, 3):
-            done = self.run_on(2, "cuda0,cuda1", "die", str(rank))
-            self.assertNotEqual(done.returncode, 0)
-            self.assertRegex(done.stdout + done.stderr, rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
+            self.fails(self.run_on(2, "cuda0,cuda1", "die", str(rank)), rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
 
     def test_an_agent_that_dies_while_gpus_compute_is_named(self):
         for engine in ("openmpi", "mpich"):
-            done = self.run_on(2, "cuda0,cuda1", "lose-agent", engine=engine)
-            self.assertNotEqual(done.returncode, 0)
-            self.assertRegex(done.stdout + done.stderr, AGENT_OF_NODE_1)
+            self.fails(self.run_on(2, "cuda0,cuda1", "lose-agent", engine=engine), AGENT_OF_NODE_1)
 
     def test_a_node_that_falls_silent_while_gpus_compute_is_named(self):
-        done = self.run_on(2, "cuda0,cuda1", "freeze-node")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stdout + done.stderr, SILENT_NODE_1)
+        self.fails(self.run_on(2, "cuda0,cuda1", "freeze-node"), SILENT_NODE_1)
 
     def strike(self, action, line, blow, pattern, limit):
         """Lets `blow` happen to two hosts of their own after the program has printed a line, and expects a verdict."""
@@ -115,25 +113,18 @@ class FakeGpus(unittest.TestCase):
 
     def test_a_rank_that_dies_is_replaced(self):
         for rank in (0, 1, 3):
-            done = self.run_on(2, "cuda0,cuda1", "replace", str(rank))
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertIn("replaced", done.stdout)
-        done = self.run_on(3, "cuda0", "replace", "2")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.works(self.run_on(2, "cuda0,cuda1", "replace", str(rank)), "replaced")
+        self.works(self.run_on(3, "cuda0", "replace", "2"))
 
     def test_values_cross_between_gpus_of_different_nodes(self):
         # One GPU on each node, because fake GPUs cannot read each other's memory.
         for nodes, devices, engine in ((2, "cuda0", "mpich"), (3, "cuda0", "openmpi"), (2, "cuda0,cpu0", "openmpi"),
                                        (2, "cpu0,cuda0,cpu1", "openmpi")):  # fmt: skip
-            done = self.run_on(nodes, devices, "values", engine=engine)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertIn("values", done.stdout)
+            self.works(self.run_on(nodes, devices, "values", engine=engine), "values")
 
     def test_values_of_a_lost_gpu_are_lost_and_others_stay(self):
         for rank in (0, 3):
-            done = self.run_on(2, "cuda0,cuda1", "replace-with-values", str(rank))
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertIn("replaced with values", done.stdout)
+            self.works(self.run_on(2, "cuda0,cuda1", "replace-with-values", str(rank)), "replaced with values")
 
     def test_ranks_of_different_nodes_that_disagree_are_named(self):
         for nodes, devices, engine in ((2, "cuda0", "mpich"), (2, "cuda0,cuda1", "openmpi"), (3, "cuda0", "openmpi")):
@@ -151,7 +142,7 @@ class FakeGpus(unittest.TestCase):
         self.assertNotIn("disagree", done.stdout + done.stderr)
 
 
-class TwoGpus(unittest.TestCase):
+class TwoGpus(GpuNodes):
     devices = "cuda0"
     ranks = 2
 
@@ -163,32 +154,22 @@ class TwoGpus(unittest.TestCase):
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
 
     def test_collectives_work_between_two_nodes(self):
-        done = self.run_on_two_nodes()
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        for part in (*PARTS, *PARTS_OF_REAL_GPUS, "as expected"):
-            self.assertIn(part, done.stdout)
+        self.works(self.run_on_two_nodes(), *PARTS, *PARTS_OF_REAL_GPUS, "as expected")
 
     def test_a_rank_that_dies_in_a_collective_is_named(self):
         for rank in (0, self.ranks - 1):
-            done = self.run_on_two_nodes("die", str(rank))
-            self.assertNotEqual(done.returncode, 0)
-            self.assertRegex(done.stdout + done.stderr, rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
+            self.fails(self.run_on_two_nodes("die", str(rank)), rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
 
     def test_an_agent_that_dies_while_gpus_compute_is_named(self):
-        done = self.run_on_two_nodes("lose-agent")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stdout + done.stderr, AGENT_OF_NODE_1)
+        self.fails(self.run_on_two_nodes("lose-agent"), AGENT_OF_NODE_1)
 
     def test_a_node_that_falls_silent_while_gpus_compute_is_named(self):
         for action in ("freeze-node", "late-and-freeze"):  # in collectives, and while a communicator is made
-            done = self.run_on_two_nodes(action)
-            self.assertNotEqual(done.returncode, 0)
-            self.assertRegex(done.stdout + done.stderr, SILENT_NODE_1)
+            self.fails(self.run_on_two_nodes(action), SILENT_NODE_1)
 
     def test_an_interface_that_does_not_exist_is_named(self):
-        done = self.run_on_two_nodes(NCCL_SOCKET_IFNAME="=nowhere7")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stdout + done.stderr, r"node 0 has the interfaces .*; node 1 has the interfaces .*NCCL_SOCKET_IFNAME is =nowhere7 here")
+        self.fails(self.run_on_two_nodes(NCCL_SOCKET_IFNAME="=nowhere7"),
+                   r"node 0 has the interfaces .*; node 1 has the interfaces .*NCCL_SOCKET_IFNAME is =nowhere7 here")  # fmt: skip
 
 
 class FourGpus(TwoGpus):

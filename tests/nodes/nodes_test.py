@@ -77,14 +77,40 @@ class OnHosts(unittest.TestCase):
         job.process.stdin.write("\n")
         job.process.stdin.flush()
 
+    def succeeds(self, job, *texts, limit=RUN_LIMIT_S):
+        """The job ends without an error and leaves nothing. Returns its output, which has these texts."""
+        self.assertEqual(job.finish(limit), 0, job.text)
+        for text in texts:
+            self.assertIn(text, job.text)
+        self.check_nothing_left()
+        return job.text
+
+    def fails(self, job, *patterns, limit=RUN_LIMIT_S):
+        """The job ends with an error and leaves nothing. Returns its output, which matches these patterns."""
+        self.assertNotEqual(job.finish(limit), 0, job.text)
+        for pattern in patterns:
+            self.assertRegex(job.text, pattern)
+        self.check_nothing_left()
+        return job.text
+
+    def on_one_node(self, ranks, *action, host="n1", lines=""):
+        """The output of the program on one host, without an engine. It reads these lines."""
+        command = [options.syncrun, "-n", str(ranks), options.program, *map(str, action)]
+        done = self.hosts.run(host, command, timeout=RUN_LIMIT_S, input=lines)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
     def ours_on(self, name):
         return self.hosts.pids(name, options.program) + self.hosts.pids(name, options.syncrun)
 
-    def network_bytes(self, name):
-        """What a host has received and sent."""
-        lines = Path(f"/proc/{self.hosts.init[name]}/net/dev").read_text().splitlines()
-        fields = next(line for line in lines if "eth0:" in line).split()
-        return int(fields[1]), int(fields[9])
+    def network_bytes(self):
+        """What each host has received and sent."""
+        numbers = {}
+        for name in self.hosts.names:
+            lines = Path(f"/proc/{self.hosts.init[name]}/net/dev").read_text().splitlines()
+            fields = next(line for line in lines if "eth0:" in line).split()
+            numbers[name] = (int(fields[1]), int(fields[9]))
+        return numbers
 
     def check_nothing_left(self, but=()):
         """No process of the program, and no file of shared memory."""
@@ -103,18 +129,11 @@ class Starts(StartsOnHosts, OnHosts):
 
     def test_calls_give_the_same_results_on_each_engine(self):
         for engine in self.for_each_engine():
-            job = self.job(engine, ["calls"])
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertIn("0 101 210 311 420 521", job.text)
-            self.assertIn("as expected on n1 n2 n3", job.text)
-            self.check_nothing_left()
+            self.succeeds(self.job(engine, ["calls"]), "0 101 210 311 420 521", "as expected on n1 n2 n3")
 
     def test_shared_variables_have_a_copy_on_each_rank_of_each_node(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["variables"])
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertIn("as expected", job.text)
-            self.check_nothing_left()
+            self.succeeds(self.job(engine, ["variables"]), "as expected")
 
     def test_the_digits_train_with_the_losses_of_one_node(self):
         if not options.digits:
@@ -128,10 +147,7 @@ class Starts(StartsOnHosts, OnHosts):
         self.assertEqual(len(wanted), 3, one.stdout)
         for engine in self.for_each_engine():
             job = self.job(engine, arguments, program=options.digits)
-            self.assertEqual(job.finish(), 0, job.text)
-            for line in wanted:
-                self.assertIn(line, job.text)
-            self.check_nothing_left()
+            self.succeeds(job, *wanted)
 
     def test_devices_can_be_chosen_by_node(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -146,14 +162,12 @@ class Starts(StartsOnHosts, OnHosts):
         file.write_bytes(NPY_HEADER + 1200 * ONE)
         for engine in self.for_each_engine(("openmpi",)):
             for action in ("map", "map-raw"):
-                job = self.job(engine, [action, file])
-                self.assertEqual(job.finish(), 0, job.text)
-                self.assertIn("sum 1200", job.text)
+                self.succeeds(self.job(engine, [action, file]), "sum 1200")
 
     def test_weights_divide_rows_among_all_ranks(self):
         for engine in self.for_each_engine(("openmpi",)):
             job = self.job(engine, ["weights"])
-            self.assertEqual(job.finish(), 0, job.text)
+            self.succeeds(job)
             self.assertIn("100 100 200 200 300 300 mean 599.5\n", job.text + "\n")
 
     def test_static_data_crosses_once_and_then_only_indices(self):
@@ -161,18 +175,19 @@ class Starts(StartsOnHosts, OnHosts):
         for name in ("openmpi", "mpich"):
             job = self.start("epochs", engine=name)
             job.await_line("the epochs begin")
-            before = {host: self.network_bytes(host) for host in self.hosts.names}
+            before = self.network_bytes()
             self.go_on(job)
             job.await_line("the epochs are over")
             # Each node gets all indices of a batch. A message has a few hundred bytes besides. Packets have headers.
             most = 1.05 * data + epochs * (indices + batches * 2048)
+            after = self.network_bytes()
             for host in self.hosts.names[1:]:
-                got = self.network_bytes(host)[0] - before[host][0]
+                got = after[host][0] - before[host][0]
                 print(f"  {name}: {host} has received {got / data:.3f} of the data", flush=True)
                 self.assertLess(got, most)
                 self.assertGreater(got, 0.9 * data)
             self.go_on(job)
-            self.assertEqual(job.finish(), 0, job.text)
+            self.succeeds(job)
 
 
 class Conventions(OnHosts):
@@ -188,24 +203,21 @@ class Conventions(OnHosts):
     def test_a_failure_names_rank_and_node(self):
         for engine in self.for_each_engine():
             job = self.job(engine, ["fail", 5])
-            self.assertNotEqual(job.finish(), 0)
-            self.assertRegex(job.text, r"rank 5 \(n3:cpu1, pid \d+\) failed in call 'fail_on' \(phase function\): it broke")
-            self.assertRegex(job.text, r"node 1: the master has ended the job with exit code 1: rank 5")
-            self.check_nothing_left()
+            self.fails(job, r"rank 5 \(n3:cpu1, pid \d+\) failed in call 'fail_on' \(phase function\): it broke",
+                       r"node 1: the master has ended the job with exit code 1: rank 5")
 
     def test_input_goes_to_the_master_only(self):
         for engine in self.for_each_engine():
             job = self.job(engine, ["input"], stdin=subprocess.PIPE)
             job.process.stdin.write("x" * 10000)
             job.process.stdin.close()
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertIn("input 10000", job.text)
+            self.succeeds(job, "input 10000")
 
     def test_lines_of_workers_name_node_and_rank_and_are_in_the_logs_of_each_node(self):
         for engine in self.for_each_engine(("openmpi",)):
             folder = tempfile.mkdtemp(dir=self.hosts.folder)
             job = self.job(engine, ["abort", 3], more=["--log-dir", folder])
-            self.assertNotEqual(job.finish(), 0)
+            self.fails(job)
             self.assertIn("[n2, rank 3] last words", job.text)
             self.assertIn("last words", Path(folder, "rank3.log").read_text())
 
@@ -214,15 +226,13 @@ class Conventions(OnHosts):
         for engine in self.for_each_engine(("openmpi",)):
             folder = tempfile.mkdtemp(dir=self.hosts.folder)
             more = ["--log-dir", folder, "--timestamps", "--no-tag", "--error-file", str(Path(folder, "error"))]
-            job = self.job(engine, ["abort", 3], more=more)
-            self.assertNotEqual(job.finish(), 0)
-            self.assertRegex(job.text, stamp + "last words")
+            self.fails(self.job(engine, ["abort", 3], more=more), stamp + "last words")
             error = json.loads(Path(folder, "error").read_text())
             self.assertEqual([error["kind"], error["rank"], error["node"], error["device"]],
                              ["worker_lost", 3, "n2", "cpu1"], error)
             self.assertEqual(json.loads(Path(folder, "error.node1").read_text())["exit_code"], 1)
             job = self.job(engine, ["abort", 3], more=[*more, "--redirect", "3"])
-            self.assertNotEqual(job.finish(), 0)
+            self.fails(job)
             self.assertNotRegex(job.text, stamp + "last words")
 
     def test_sigterm_ends_the_job(self):
@@ -240,8 +250,7 @@ class Conventions(OnHosts):
             job.await_line("in the body")
             number = self.hosts.run("n1", ["squeue", "-h", "-o", "%i"]).stdout.split()[0]
             self.hosts.run("n1", ["scancel", number])
-            self.assertNotEqual(job.finish(20), 0)
-            self.check_nothing_left()
+            self.fails(job, limit=20)
 
 
 class Collectives(OnHosts):
@@ -249,27 +258,18 @@ class Collectives(OnHosts):
 
     with_slurm = True
 
-    def on_one_node(self, ranks):
-        command = [options.syncrun, "-n", str(ranks), options.program, "collectives"]
-        done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
     def test_each_one_gives_the_results_of_one_node(self):
         for nodes in (2, 3):
-            expected = self.on_one_node(2 * nodes)
+            expected = self.on_one_node(2 * nodes, "collectives")
             for engine in self.for_each_engine(("openmpi", "mpich") if nodes == 2 else tuple(ENGINES)):
                 job = self.job(engine, ["collectives"], nodes=nodes)
-                self.assertEqual(job.finish(), 0, job.text)
-                for line in expected.splitlines():
-                    self.assertIn(line, job.text)
-                self.check_nothing_left()
+                self.succeeds(job, *expected.splitlines())
 
     def test_failures_end_the_call_on_every_node_and_the_session_continues(self):
         for engine in self.for_each_engine(("openmpi",)):
             for rank in (0, 3, 4):
                 job = self.job(engine, ["fail-collectives", rank])
-                self.assertEqual(job.finish(), 0, job.text)
+                self.succeeds(job)
                 self.assertRegex(job.text, rf"throws in time 1: rank {rank} .*it broke")
                 self.assertRegex(job.text, rf"skips in time 1: .*rank {rank} has left the call, and rank \d is still in one")
                 self.assertRegex(job.text, rf"disagrees in time 1: .*rank {rank} calls all_reduce of 100000 float64")
@@ -278,18 +278,15 @@ class Collectives(OnHosts):
     def test_the_nodes_exchange_blocks_while_the_program_computes(self):
         for engine in self.for_each_engine(("openmpi",)):
             job = self.job(engine, ["meanwhile"])
-            self.assertEqual(job.finish(), 0, job.text)
+            self.succeeds(job)
             waited = float(re.search(r"192 results after (\S+) s", job.text)[1])
             self.assertLess(waited, 1, job.text)  # the program has computed for 2 s
 
     def test_a_rank_that_does_not_come_is_named_at_the_deadline(self):
         for engine in self.for_each_engine(("openmpi",)):
             job = self.job(engine, ["late", 3], more=["--timeout", "2"])
-            self.assertNotEqual(job.finish(), 0)
-            self.assertRegex(job.text, r"call 'come_late'.*2000 ms")
-            self.assertRegex(job.text, r"rank 3 \(n2:cpu1, pid \d+\) is in phase function")
-            self.assertRegex(job.text, r"rank 0 \(n1:cpu0, pid \d+\) is in phase collective")
-            self.check_nothing_left()
+            self.fails(job, r"call 'come_late'.*2000 ms", r"rank 3 \(n2:cpu1, pid \d+\) is in phase function",
+                       r"rank 0 \(n1:cpu0, pid \d+\) is in phase collective")
 
     def look(self, name, *words):
         """The output of a subcommand of syncrun on a host."""
@@ -315,15 +312,10 @@ class Collectives(OnHosts):
 
     def test_a_wrapper_belongs_to_the_node_of_its_rank(self):
         for engine in self.for_each_engine(("openmpi",)):
-            job = self.job(engine, ["calls"], more=["--wrap", "1,4:env A=B"])
-            self.assertEqual(job.finish(), 0, job.text)
-            job = self.job(engine, ["calls"], more=["--wrap", "3:false"])
-            self.assertNotEqual(job.finish(), 0)
-            self.assertRegex(job.text, "rank 3 .*its wrapper 'false' exited with code 1 before the worker had begun")
-            job = self.job(engine, ["calls"], more=["--wrap", "3:no-such-tool"])
-            self.assertNotEqual(job.finish(), 0)
-            self.assertIn("node 1 (n2): --wrap (SYNCRUN_WRAP) '3:no-such-tool'", job.text)
-            self.check_nothing_left()
+            self.succeeds(self.job(engine, ["calls"], more=["--wrap", "1,4:env A=B"]))
+            for command, pattern in (("false", "rank 3 .*its wrapper 'false' exited with code 1 before the worker had begun"),
+                                     ("no-such-tool", r"node 1 \(n2\): --wrap \(SYNCRUN_WRAP\) '3:no-such-tool'")):  # fmt: skip
+                self.fails(self.job(engine, ["calls"], more=["--wrap", f"3:{command}"]), pattern)
 
 
 class Values(ValuesOnHosts, OnHosts):
@@ -413,11 +405,13 @@ class BadInput(OnHosts):
     is_patient = True  # several nodes refuse the input, each with its own words
 
     def refused(self, engine, pattern, **kwargs):
-        job = self.job(engine, kwargs.pop("action", ["calls"]), **kwargs)
-        code = job.finish()
-        self.assertNotEqual(code, 0, job.text)
-        self.assertRegex(job.text, pattern)
-        self.check_nothing_left()
+        self.fails(self.job(engine, kwargs.pop("action", ["calls"]), **kwargs), pattern)
+
+    def refuses(self, pattern, *command):
+        """A command that starts no job."""
+        done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, pattern)
 
     def test_another_number_of_nodes(self):
         for engine in self.for_each_engine():
@@ -425,17 +419,13 @@ class BadInput(OnHosts):
 
     def test_two_tasks_on_a_node(self):
         for engine in self.for_each_engine(("pmix",)):
-            command = ["srun", "--mpi=pmix", "-N1", "-n2", "--overcommit", options.syncrun, options.program, "calls"]
-            done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
-            self.assertNotEqual(done.returncode, 0)
-            self.assertRegex(done.stderr, "2 tasks on one node.*--ntasks-per-node=1")
+            self.refuses("2 tasks on one node.*--ntasks-per-node=1",
+                         "srun", "--mpi=pmix", "-N1", "-n2", "--overcommit", options.syncrun, options.program, "calls")  # fmt: skip
 
     def test_srun_without_mpi(self):
         for engine in self.for_each_engine(("pmix",)):
-            command = ["srun", "--mpi=none", "-N3", "--overcommit", options.syncrun, options.program, "calls"]
-            done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
-            self.assertNotEqual(done.returncode, 0)
-            self.assertRegex(done.stderr, "cannot find each other.*--mpi=pmix")
+            self.refuses("cannot find each other.*--mpi=pmix",
+                         "srun", "--mpi=none", "-N3", "--overcommit", options.syncrun, options.program, "calls")  # fmt: skip
 
     def test_restarts(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -467,7 +457,7 @@ class BadInput(OnHosts):
             script.chmod(0o755)
             self.refused(engine, r"node 2 \(n3\): /no/such/program: program not found", syncrun=script)
 
-    def on_one_node(self, name, command):
+    def special_on(self, name, command):
         """A script in place of syncrun that runs a command first on one node. The command may replace the script."""
         script = self.hosts.folder / f"special.{time.monotonic_ns()}.sh"
         script.write_text(f'#!/bin/sh\n[ "$(hostname)" = {name} ] && {{ {command}; }}\nexec {options.syncrun} "$@"\n')
@@ -478,12 +468,12 @@ class BadInput(OnHosts):
         """syncrun does not start on one node. The others say so soon after the limit, and end. The engine waits for the
         process that is there in place of syncrun."""
         began = time.monotonic()
-        job = self.job(engine, ["calls"], more=["--start-timeout", "3"], syncrun=self.on_one_node(absent, "exec sleep 9"))
+        job = self.job(engine, ["calls"], more=["--start-timeout", "3"], syncrun=self.special_on(absent, "exec sleep 9"))
         when = job.await_line(r"MPI has not connected the nodes within 3000 ms: expected 3 nodes, " + pattern +
                               r"\. .*\(--start-timeout sets another limit\)")  # fmt: skip
         self.assertLess(when - began, 3 + BUSY_S, job.text)
         self.check_nothing_left()
-        self.assertNotEqual(job.finish(), 0, job.text)
+        self.fails(job)
 
     def test_a_node_that_never_comes(self):
         for engine in self.for_each_engine():
@@ -497,7 +487,7 @@ class BadInput(OnHosts):
 
     def test_a_node_that_cannot_be_reached(self):
         for engine in self.for_each_engine(("openmpi",)):
-            script = self.on_one_node("n3", "ip link set eth0 down")
+            script = self.special_on("n3", "ip link set eth0 down")
             try:
                 job = self.job(engine, ["calls"], more=["--start-timeout", "3"], syncrun=script)
                 job.await_line(r"node 0: MPI has not connected the nodes within 3000 ms: expected 3 nodes, found "
@@ -509,12 +499,10 @@ class BadInput(OnHosts):
 
     def test_gpus_that_are_split_by_task(self):
         for engine in self.for_each_engine(("pmix",)):
-            command = ["srun", "--mpi=pmix", "-N3", "--ntasks-per-node=2", "--overcommit", "sh", "-c",
-                       'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID exec "$@"', "sh", options.syncrun, options.program, "calls"]  # fmt: skip
-            done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
-            self.assertNotEqual(done.returncode, 0)
-            self.assertRegex(done.stderr, "2 tasks on one node, expected one task per node, which uses all devices of the node. "
-                             "Use --ntasks-per-node=1, and --gpus-per-node in place of --gpus-per-task")  # fmt: skip
+            self.refuses("2 tasks on one node, expected one task per node, which uses all devices of the node. "
+                         "Use --ntasks-per-node=1, and --gpus-per-node in place of --gpus-per-task",
+                         "srun", "--mpi=pmix", "-N3", "--ntasks-per-node=2", "--overcommit", "sh", "-c",
+                         'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID exec "$@"', "sh", options.syncrun, options.program, "calls")  # fmt: skip
 
     def test_a_number_of_workers_that_contradicts_the_devices(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -522,11 +510,8 @@ class BadInput(OnHosts):
             self.refused(engine, "-n and --devices disagree: got -n 2 and 1 CPU device", more=["--devices", "n1:cpu0,n2:cpu0,n3:cpu0"])
 
     def test_a_start_outside_of_an_allocation(self):
-        command = [options.syncrun, "--nodes", "3", "-n", "2", options.program, "calls"]
-        done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stderr, r"--nodes 3: expected as many tasks, one per node, but no engine has started this "
-                         r"\(srun -N NODES --mpi=pmix syncrun")  # fmt: skip
+        self.refuses(r"--nodes 3: expected as many tasks, one per node, but no engine has started this \(srun -N NODES --mpi=pmix syncrun",
+                     options.syncrun, "--nodes", "3", "-n", "2", options.program, "calls")  # fmt: skip
 
     def test_less_memory_on_one_node(self):
         """A control group of n3 has 8 MiB left, and its share of the rows is 16 MiB."""

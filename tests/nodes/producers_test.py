@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import nodes_test
-from nodes_test import RUN_LIMIT_S, VERDICT_LIMIT_S, BreakingHosts
+from nodes_test import VERDICT_LIMIT_S, BreakingHosts
 
 MIB = 1 << 20
 BATCHES_MIB = 14 * 2000 * 65 * 8 / MIB  # all batches of the action "produce", without the last one
@@ -18,18 +18,7 @@ MOST_BYTES = MIB // 2
 
 class Producers(BreakingHosts):
     def finish(self, job):
-        self.assertEqual(job.finish(), 0, job.text)
-        self.assertIn("as expected", job.text)
-        self.check_nothing_left()
-
-    def network_bytes(self):
-        """What each host has received and sent."""
-        numbers = {}
-        for name in self.hosts.names:
-            lines = Path(f"/proc/{self.hosts.init[name]}/net/dev").read_text().splitlines()
-            fields = next(line for line in lines if "eth0:" in line).split()
-            numbers[name] = (int(fields[1]), int(fields[9]))
-        return numbers
+        self.succeeds(job, "as expected")
 
     def take_batches(self, places, nodes, engine, more=()):
         """Returns the results, and the most bytes that a host has received."""
@@ -51,19 +40,13 @@ class Producers(BreakingHosts):
     def results_of(text):
         return re.findall(r"batch \d+ has \d+ rows, sum \S+", text)
 
-    def on_one_node(self, ranks, *action):
-        command = [nodes_test.options.syncrun, "-n", str(ranks), nodes_test.options.program, *action]
-        done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S, input="\n\n")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
     def producers_of(self, host):
         """The process numbers of the producers of a queue with the name 'reader'."""
         return [pid for pid in self.hosts.pids(host, nodes_test.options.program)
                 if Path(f"/proc/{pid}/comm").read_text().strip() == "reader"]  # fmt: skip
 
     def test_batches_are_those_of_one_node_and_do_not_travel(self):
-        expected = self.results_of(self.on_one_node(4, "produce", "every"))
+        expected = self.results_of(self.on_one_node(4, "produce", "every", lines="\n\n"))
         self.assertEqual(len(expected), 15)
         for nodes, engine in ((2, "openmpi"), (3, "openmpi"), (2, "mpich")):
             first, sent = self.take_batches("first", nodes, engine)
@@ -75,12 +58,12 @@ class Producers(BreakingHosts):
             self.assertLess(kept, MOST_BYTES)
 
     def test_programs_use_batches_as_on_one_node(self):
-        self.assertIn("as expected", self.on_one_node(4, "produce-freely", "x"))
+        self.assertIn("as expected", self.on_one_node(4, "produce-freely", "x", lines="\n\n"))
         for nodes, engine in ((2, "openmpi"), (3, "openmpi"), (2, "mpich")):
             self.finish(self.start("produce-freely", "x", engine=engine, nodes=nodes))
 
     def test_each_node_fills_the_rows_of_its_own_ranks(self):
-        self.assertIn("as expected", self.on_one_node(4, "produce-shares", "x"))
+        self.assertIn("as expected", self.on_one_node(4, "produce-shares", "x", lines="\n\n"))
         for nodes, engine in ((2, "openmpi"), (3, "openmpi"), (2, "mpich")):
             job = self.start("produce-shares", "x", engine=engine, nodes=nodes)
             self.finish(job)
@@ -89,7 +72,7 @@ class Producers(BreakingHosts):
             self.assertIn("the program requires all 2000 rows, and its node has rows [0, ", job.text)
 
     def test_along_a_tree(self):
-        expected = self.results_of(self.on_one_node(4, "produce", "every"))
+        expected = self.results_of(self.on_one_node(4, "produce", "every", lines="\n\n"))
         every, kept = self.take_batches("every", 3, "openmpi", more=["--tree-from", "2"])
         self.assertEqual(every, expected)
         self.assertLess(kept, MOST_BYTES)
@@ -170,9 +153,7 @@ class Producers(BreakingHosts):
         workers = [pid for pid in self.hosts.pids("n2", nodes_test.options.program)[1:] if pid not in self.producers_of("n2")]
         os.kill(workers[0], signal.SIGKILL)
         job.await_line(r"timeout on 'n1': no batch of 'reader' came", 20)
-        self.assertNotEqual(job.finish(), 0, job.text)  # the session is over
-        self.assertRegex(job.text, r"rank [23] \(n2:cpu.*was lost.*SIGKILL")
-        self.check_nothing_left()
+        self.fails(job, r"rank [23] \(n2:cpu.*was lost.*SIGKILL")  # the session is over
 
 
 if __name__ == "__main__":

@@ -18,10 +18,7 @@ class RespawnsOnHosts:
         for engine in self.for_each_engine(("openmpi", "mpich")):
             for nodes in (2, 3):
                 with self.subTest(engine=engine.name, nodes=nodes):
-                    job = self.job(engine, ["respawn"], nodes=nodes)
-                    self.assertEqual(job.finish(LIMIT_S), 0, job.text)
-                    self.assertIn("as expected", job.text)
-                    self.check_nothing_left()
+                    self.succeeds(self.job(engine, ["respawn"], nodes=nodes), "as expected", limit=LIMIT_S)
 
     def test_a_worker_killed_between_calls_is_replaced(self):
         for name, rank in (("n1", 1), ("n2", 3)):
@@ -32,10 +29,9 @@ class RespawnsOnHosts:
                 time.sleep(0.2)
                 job.process.stdin.write("\n")
                 job.process.stdin.close()
-                self.assertEqual(job.finish(), 0, job.text)
+                self.succeeds(job)
                 self.assertRegex(job.text, rf"rank {rank} \({name}:cpu1, pid \d+\) was lost \(idle\): killed by SIGKILL")
                 self.assertRegex(job.text, rf"rank {rank} \({name}:cpu1, pid \d+\) is new")
-                self.check_nothing_left()
 
     def test_the_session_goes_on_whenever_workers_are_killed(self):
         """At any time of calls, on each host in turn. A worker that dies while another one is replaced ends the session, so
@@ -52,11 +48,9 @@ class RespawnsOnHosts:
                     os.kill(self.worker_of(self.hosts.names[kills % 3], kills // 3 % 2), signal.SIGKILL)
                     kills += 1
                     self.await_count(job, r"is new$", kills)
-                self.assertEqual(job.finish(), 0, job.text)
-                self.assertIn("as expected", job.text)
+                self.succeeds(job, "as expected")
                 self.assertEqual(len(re.findall(r"is new$", job.text, re.MULTILINE)), kills)
                 print(f"  {engine.name}: {kills} workers were replaced, {re.search(r'[0-9]+ rounds', job.text)[0]}", flush=True)
-                self.check_nothing_left()
 
     def await_count(self, job, pattern, count, limit=20):
         end = time.monotonic() + limit
@@ -69,11 +63,9 @@ class RespawnsOnHosts:
         for rank, name in ((1, "n1"), (2, "n2")):
             with self.subTest(host=name):
                 bad_start = Path(tempfile.mkdtemp(dir=self.hosts.folder)) / "bad"
-                job = self.job(ENGINES["openmpi"], ["respawn-in-vain", rank, bad_start])
-                self.assertNotEqual(job.finish(), 0, job.text)
-                self.assertRegex(job.text, rf"rank {rank} \({name}:cpu\d, pid \d+\) was lost in call 'lose' \(phase function\), and could "
-                                 rf"not be replaced: rank {rank} .* was lost while starting .*: exited with code 7: killed by SIGKILL")  # fmt: skip
-                self.check_nothing_left()
+                self.fails(self.job(ENGINES["openmpi"], ["respawn-in-vain", rank, bad_start]),
+                           rf"rank {rank} \({name}:cpu\d, pid \d+\) was lost in call 'lose' \(phase function\), and could not be "
+                           rf"replaced: rank {rank} .* was lost while starting .*: exited with code 7: killed by SIGKILL")  # fmt: skip
 
     def test_a_lost_agent_still_ends_the_session(self):
         job = self.job(ENGINES["openmpi"], ["respawn-go-on", 60])

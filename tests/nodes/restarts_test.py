@@ -58,7 +58,7 @@ class Restarts(OnHosts):
         if Restarts.losses is not None:
             return Restarts.losses
         job = self.job(ENGINES["openmpi"], ["--epochs", str(EPOCHS)], workers=1, program=nodes_test.options.digits)
-        self.assertEqual(job.finish(END_LIMIT_S), 0, job.text)
+        self.succeeds(job, limit=END_LIMIT_S)
         Restarts.losses = dict(LOSS.findall(job.text))
         self.assertEqual(len(Restarts.losses), EPOCHS, job.text)
         return Restarts.losses

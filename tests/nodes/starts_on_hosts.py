@@ -15,10 +15,7 @@ class StartsOnHosts:
         engine = engines.OTHERS["openmpi in slurm"]
         if reason := engines.why_impossible(*engine.tools, *engines.Srun.tools):
             self.skipTest(reason)
-        job = self.job(engine, ["calls"])
-        self.assertEqual(job.finish(), 0, job.text)
-        self.assertIn("as expected on n1 n2 n3", job.text)
-        self.check_nothing_left()
+        self.succeeds(self.job(engine, ["calls"]), "as expected on n1 n2 n3")
 
     def test_copies_that_run_alone_are_named(self):
         warning = r"has started 3 copies of this program, and each of them runs alone\. To run .* put syncrun before it"
@@ -33,7 +30,7 @@ class StartsOnHosts:
         warning = rf"2 workers share 1 of the {os.cpu_count()} cores of the machine, and 2 more nodes have too few"
         for before, check in ((["taskset", "-c", "0"], self.assertRegex), ([], self.assertNotRegex)):
             job = self.job(ENGINES["openmpi"], ["calls"], before=before)
-            self.assertEqual(job.finish(), 0, job.text)
+            self.succeeds(job)
             check(job.text, warning)
 
     def test_dry_run_shows_the_nodes_also_if_a_shell_has_found_syncrun(self):
@@ -41,7 +38,7 @@ class StartsOnHosts:
         for engine in self.for_each_engine(("openmpi", "mpich")):
             for how in ({}, {"before": ["env", path], "syncrun": "syncrun"}):
                 job = self.job(engine, ["calls"], more=["--dry-run"], **how)
-                self.assertEqual(job.finish(), 0, job.text)
+                self.succeeds(job)
                 self.assertRegex(job.text, r"nodes: 3, started by mpirun")
                 self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
                 self.assertIn("eth0 10.77.0.1", job.text)
@@ -61,8 +58,7 @@ class StartsOnHosts:
     def test_ranks_of_all_nodes_are_measured(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
             job = self.job(engine, ["measure"])
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertIn("6 weights, sum 1.000", job.text)
+            self.succeeds(job, "6 weights, sum 1.000")
             mean = re.search(r"^1200 rows, mean (\S+)$", job.text, re.MULTILINE)
             self.assertAlmostEqual(float(mean[1]), 599.5, places=10)  # the weights and so the rounding differ from run to run
             for rank in range(6):

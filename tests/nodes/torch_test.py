@@ -59,11 +59,9 @@ class Torch(OnHosts):
                         **kwargs)  # fmt: skip
 
     def on_hosts(self, layout, *actions):
-        job = self.start(layout, *actions)
-        self.assertEqual(job.finish(), 0, job.text)
-        self.assertNotIn("differ between ranks", job.text)
-        self.check_nothing_left()
-        return self.parts_of(job.text, actions)
+        text = self.succeeds(self.start(layout, *actions))
+        self.assertNotIn("differ between ranks", text)
+        return self.parts_of(text, actions)
 
     def parts_of(self, text, actions):
         parts = re.split(r"^as expected: (\w+)$", text, flags=re.MULTILINE)
@@ -129,10 +127,7 @@ class Torch(OnHosts):
             last = rf"rank {layout[1] * layout[2] - 1} \(n{layout[1]}:cpu1, pid \d+\)"
             for action, pattern in (("wrong", last + r" failed in call 'wrong_loss' .*self must be a matrix"),
                                     ("lost", last + r" was lost.*SIGKILL")):  # fmt: skip
-                job = self.start(layout, (action,))
-                self.assertNotEqual(job.finish(), 0, job.text)
-                self.assertRegex(job.text, pattern)
-                self.check_nothing_left()
+                self.fails(self.start(layout, (action,)), pattern)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import time
 
 import hosts
 import nodes_test
-from engines import ENGINES
 from nodes_test import VERDICT_LIMIT_S, BreakingHosts
 
 NODES = 5
@@ -28,8 +27,7 @@ class Trees(BreakingHosts):
 
     def output_of(self, engine, action, shape, **kwargs):
         job = self.job(engine, action, more=shape, **kwargs)
-        self.assertEqual(job.finish(120), 0, job.text)
-        self.check_nothing_left()
+        self.succeeds(job, limit=120)
         # On a busy machine, Open MPI sometimes warns of a process that it has started: "[n1:00035] plm:rsh: ...".
         return [line for line in job.text.splitlines() if not re.match(r"syncrun: |\[n\d+:\d+\] plm:", line)]
 
@@ -52,10 +50,7 @@ class Trees(BreakingHosts):
 
     def test_a_failure_below_a_relay_is_named(self):
         for engine in self.for_each_engine(("openmpi",)):
-            job = self.job(engine, ["fail", 5])
-            self.assertNotEqual(job.finish(), 0)
-            self.assertRegex(job.text, r"rank 5 \(n3:cpu1, pid \d+\) failed in call 'fail_on' \(phase function\): it broke")
-            self.check_nothing_left()
+            self.fails(self.job(engine, ["fail", 5]), r"rank 5 \(n3:cpu1, pid \d+\) failed in call 'fail_on' \(phase function\): it broke")
 
     def test_relay_killed(self):
         for phase in ("body", "stream", "reduce"):
@@ -95,8 +90,7 @@ class Trees(BreakingHosts):
             os.kill(agent, signal.SIGCONT)
 
         job, _ = self.after("openmpi", "idle", pause)
-        self.assertEqual(job.finish(30), 0, job.text)
-        self.check_nothing_left()
+        self.succeeds(job, limit=30)
 
 
 if __name__ == "__main__":

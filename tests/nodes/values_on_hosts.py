@@ -5,15 +5,12 @@ class ValuesOnHosts:
     def test_calls_of_all_nodes_use_them(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
             for nodes in (2, 3):
-                job = self.job(engine, ["values"], nodes=nodes)
-                self.assertEqual(job.finish(), 0, job.text)
-                self.assertIn("as expected", job.text)
-                self.check_nothing_left()
+                self.succeeds(self.job(engine, ["values"], nodes=nodes), "as expected")
 
     def test_values_that_a_node_has_no_memory_for_fail_alone(self):
         for engine in self.for_each_engine(("openmpi",)):
             job = self.job(engine, ["too-much"], more=["--node-timeout", "30"], variables={"SYNCRUN_RESERVE_BYTES": str(400 << 20)})
-            self.assertEqual(job.finish(), 0, job.text)
+            self.succeeds(job)
             self.assertGreaterEqual(job.text.count("it has room"), 3, job.text)
             self.assertRegex(job.text, r"rank 5 \(n3:cpu1.*\) failed in call 'move of value #\d+' .*too little memory for 10485760 bytes that come from rank \d")
 
@@ -25,6 +22,4 @@ class ValuesOnHosts:
             if not program.exists():
                 self.skipTest("the examples were not built")
             for engine in self.for_each_engine(("openmpi", "mpich")):
-                job = self.job(engine, [], workers=1, nodes=2, program=program, more=more)
-                self.assertEqual(job.finish(), 0, job.text)
-                self.assertIn(expected, job.text)
+                self.succeeds(self.job(engine, [], workers=1, nodes=2, program=program, more=more), expected)
