@@ -14,12 +14,6 @@ namespace {
 class SessionOf : public OnWorkers {};
 INSTANTIATE_ON_WORKERS(SessionOf, 1, 2);
 
-TEST_P(SessionOf, KnowsItsDevices) {
-  EXPECT_EQ(session().world_size(), world_size());
-  EXPECT_EQ(session().devices().front(), "cpu0");
-  EXPECT_EQ(session().worker_pids().size(), static_cast<std::size_t>(world_size()));
-}
-
 /// How much the kernel's out-of-memory killer prefers a process to others.
 int oom_score(const std::string& process) {
   int score = -1;

@@ -46,17 +46,6 @@ class DatasetOnDisk : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(DatasetOnDisk, IsTheTwoPairs) {
-  const Dataset dataset = open();
-  EXPECT_EQ(dataset.shape().height, 32U);
-  EXPECT_EQ(dataset.shape().width, 32U);
-  EXPECT_EQ(dataset.classes(), 4);
-  EXPECT_EQ(dataset.training_rows().size(), 20U);
-  EXPECT_EQ(dataset.evaluation_rows().size(), 8U);
-  EXPECT_TRUE(dataset.has_evaluation_pair());
-  EXPECT_EQ(dataset.training().labels[1], 3);
-}
-
 TEST_F(DatasetOnDisk, HoldsRowsBackByTheSeed) {
   const Dataset dataset = open({.evaluate_fraction = 0.3, .seed = 5});
   EXPECT_FALSE(dataset.has_evaluation_pair());

@@ -38,40 +38,21 @@ TEST(ResnetOptions, AreThoseOfTorchvisionsReferenceAtFirst) {
   EXPECT_DOUBLE_EQ(parse({"--data=x", "--epochs=20"})->warmup(), 2);
 }
 
+/// Tests of the program read the other options, and see in what it prints or computes that they hold.
 TEST(ResnetOptions, AreRead) {
-  const Options options = *parse(
-      words_of("--synthetic 1000 --feed memory --evaluate-fraction 0.1 --classes 7 --depth 18 --width 16 --crop 32 "
-               "--batch 64 --epochs 3 --optimizer adamw --lr 0.01 --weight-decay 0.05 --label-smoothing 0.1 "
-               "--warmup-epochs 0.5 --sync-norm --dtype bfloat16 --bucket-mib 0.5 --slices 4 --eval-slices 2 "
-               "--interval 10 --seed 9 --no-mirror --zero-init-residual --checkpoint run --checkpoint-every 5 "
-               "--resume --plans plans.txt"));
+  const Options options = *parse(words_of(
+      "--synthetic 1000 --feed memory --evaluate-fraction 0.1 --warmup-epochs 0.5 --sync-norm --dtype bfloat16 "
+      "--bucket-mib 0.5 --slices 4 --eval-slices 2 --no-mirror --plans plans.txt"));
   EXPECT_EQ(options.synthetic_rows, 1000);
   EXPECT_EQ(options.feed(), Feed::kMemory);
   EXPECT_EQ(options.evaluate_fraction, 0.1);
-  EXPECT_EQ(options.classes, 7);
-  EXPECT_EQ(options.depth, 18);
-  EXPECT_EQ(options.width, 16U);
-  EXPECT_EQ(options.crop, 32U);
-  EXPECT_EQ(options.batch_rows, 64);
-  EXPECT_EQ(options.epochs, 3);
-  EXPECT_EQ(options.rule.optimizer, Optimizer::kAdamW);
-  EXPECT_EQ(options.rule.name, "adamw");
-  EXPECT_EQ(options.rule.learning_rate, 0.01);
-  EXPECT_EQ(options.rule.weight_decay, 0.05);
-  EXPECT_EQ(options.label_smoothing, 0.1);
   EXPECT_EQ(options.warmup(), 0.5);
   EXPECT_EQ(options.normalization, Normalization::kSynchronized);
   EXPECT_EQ(options.precision, Precision::kBfloat16);
   EXPECT_DOUBLE_EQ(options.bucket_mebibytes, 0.5);
   EXPECT_EQ(options.slices, 4);
   EXPECT_EQ(options.evaluation_slices, 2);
-  EXPECT_EQ(options.interval, 10);
-  EXPECT_EQ(options.seed, 9U);
   EXPECT_FALSE(options.mirrors);
-  EXPECT_EQ(options.last_scale, ResidualScale::kZero);
-  EXPECT_EQ(options.checkpoint, "run");
-  EXPECT_EQ(options.checkpoint_every, 5);
-  EXPECT_TRUE(options.resume);
   EXPECT_EQ(options.plans, "plans.txt");
 }
 

@@ -13,7 +13,6 @@
 
 #include "master/devices/placement.hpp"
 #include "master/process/spawn.hpp"
-#include "syncrun/error.hpp"
 #include "tests/master/devices/some_devices.hpp"
 
 namespace {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "master/nodes/agent.hpp"
-#include "tests/common/error_text.hpp"
 #include "tests/master/nodes/nodes_of_test.hpp"
 
 namespace syncrun::test {
