@@ -1,12 +1,10 @@
 #include "libtorch/module_files.hpp"
-#include "common/arrays/replaced_file.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <set>
-#include <sstream>
 
 #include "common/arrays/replaced_file.hpp"
-#include "libtorch/tensor_files.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/files.hpp"
 
@@ -14,94 +12,178 @@ namespace syncrun::libtorch::detail {
 
 namespace {
 
-/// Reads what belongs to the module, and the names of everything else as undefined tensors.
-void read_archive(::torch::serialize::InputArchive& archive, const ::torch::nn::Module& module,
-                  const std::string& prefix, FoundTensors& found) {
-  std::set<std::string> known;
-  const auto read = [&](const auto& named, bool is_buffer) {
-    known.insert(named.key());
-    ::torch::Tensor tensor;
-    if (archive.try_read(named.key(), tensor, is_buffer) && tensor.defined()) found[prefix + named.key()] = tensor;
-  };
-  for (const auto& named : module.named_parameters(/*recurse=*/false)) read(named, false);
-  for (const auto& named : module.named_buffers(/*recurse=*/false)) read(named, true);
-  for (const auto& child : module.named_children()) {
-    known.insert(child.key());
-    ::torch::serialize::InputArchive below;
-    if (archive.try_read(child.key(), below)) read_archive(below, *child.value(), prefix + child.key() + ".", found);
-  }
-  for (const std::string& key : archive.keys()) {
-    if (key != "training" && known.count(key) == 0) found.emplace(prefix + key, ::torch::Tensor());
-  }
-}
-
 /// A tensor of the module, and the one for it in the file.
 struct Match {
   ::torch::Tensor to;
   ::torch::Tensor from;
 };
 
-bool is_convertible(const ::torch::Tensor& from, const ::torch::Tensor& to) {
-  return from.scalar_type() == to.scalar_type() || (from.is_floating_point() && to.is_floating_point());
-}
+/// Compares the tensors of a file with those of a module.
+class Matching {
+ public:
+  Matching(const FoundTensors& found, const std::filesystem::path& file) : found_(found), file_(file.string()) {}
 
-Match match(const ModuleTensor& each, const FoundTensors& found, const std::string& file) {
-  const auto is_there = [&](const std::string& name) {
-    const auto place = found.find(name);
-    return place != found.end() && place->second.defined();
-  };
-  const auto name = std::find_if(each.names.begin(), each.names.end(), is_there);
-  if (name == each.names.end()) {
-    throw Error(ErrorKind::usage, file + " is of another module: expected '" + each.names.front() + "' " +
-                                      type_and_shape(each.tensor) + ", found no tensor of this name");
+  void add(const ModuleTensor& each) {
+    std::vector<std::string> names;
+    for (const std::string& name : each.names) {
+      if (found_.count(name) != 0) names.push_back(name);
+    }
+    matched_.insert(names.begin(), names.end());
+    if (names.empty()) {
+      if (missing_.empty()) first_missing_ = "'" + each.names.front() + "' " + type_and_shape(each.tensor);
+      missing_.push_back(each.names.front());
+      return;
+    }
+    const ::torch::Tensor& from = fitting(names.front(), each.tensor);
+    for (const std::string& other : names) check_is_equal(names.front(), other, each.tensor);
+    matches_.push_back({each.tensor.detach(), from});
   }
-  const ::torch::Tensor& from = found.at(*name);
-  if (from.sizes() != each.tensor.sizes() || !is_convertible(from, each.tensor)) {
-    throw Error(ErrorKind::usage, file + " is of another module: expected '" + *name + "' " +
-                                      type_and_shape(each.tensor) + ", found " + type_and_shape(from));
+  /// What no tensor of the module has taken.
+  LoadReport report() const {
+    LoadReport report{missing_, {}};
+    for (const auto& [name, tensor] : found_) {
+      if (matched_.count(name) == 0) report.additional.push_back(tensor.in_file);
+    }
+    return report;
   }
-  return {each.tensor.detach(), from};
-}
+  void check_is_exact(const LoadReport& report) const {
+    if (!report.missing.empty()) {
+      refuse("expected " + first_missing_ + ", found no tensor of this name" + hint() + differences(report));
+    }
+    if (report.additional.empty()) return;
+    const auto first = std::find_if(found_.begin(), found_.end(),
+                                    [&](const auto& each) { return each.second.in_file == report.additional.front(); });
+    refuse("found '" + first->first + "' " + described(first->second) + ", expected no tensor of this name" +
+           differences(report));
+  }
+  void check_is_partial() const {
+    if (matches_.empty()) refuse("expected some of its tensors, found none of their names" + hint());
+  }
+  const std::vector<Match>& matches() const noexcept { return matches_; }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(ErrorKind::usage, file_ + " is of another module: " + what);
+  }
+  static std::string described(const FoundTensor& found) {
+    return found.tensor.defined() ? type_and_shape(found.tensor) : found.unread + ", which cannot be read";
+  }
+  const ::torch::Tensor& fitting(const std::string& name, const ::torch::Tensor& to) const {
+    const FoundTensor& found = found_.at(name);
+    const ::torch::Tensor& from = found.tensor;
+    const bool fits = from.defined() && from.sizes() == to.sizes() &&
+                      (from.scalar_type() == to.scalar_type() || (from.is_floating_point() && to.is_floating_point()));
+    if (!fits) refuse("expected '" + name + "' " + type_and_shape(to) + ", found " + described(found));
+    return from;
+  }
+  /// Two tensors of the file that are one tensor in the module must be the same.
+  void check_is_equal(const std::string& name, const std::string& other, const ::torch::Tensor& to) const {
+    const ::torch::Tensor& a = fitting(name, to);
+    const ::torch::Tensor& b = fitting(other, to);
+    if (a.data_ptr() == b.data_ptr() || ::torch::equal(a, b.to(a.scalar_type()))) return;
+    refuse("expected equal values of '" + name + "' and '" + other +
+           "', because they are one tensor in the module, found different ones. Save only one of them");
+  }
+
+  /// What names in the file begin with, if the names of the module otherwise fit. Empty if nothing is found.
+  std::string hint() const {
+    const std::string& wanted = missing_.front();
+    for (const auto& [name, found] : found_) {
+      if (name.size() > wanted.size() && name.ends_with("." + wanted)) {
+        const std::string prefix = name.substr(0, name.size() - wanted.size());
+        return ". It has '" + name + "': name the part '" + prefix.substr(0, prefix.size() - 1) +
+               "' (LoadOptions::part), or map the prefix '" + prefix + "' to '' (LoadOptions::prefixes)";
+      }
+      if (name.size() < wanted.size() && wanted.ends_with("." + name)) {
+        return ". It has '" + name + "': map the prefix '' to '" + wanted.substr(0, wanted.size() - name.size()) +
+               "' (LoadOptions::prefixes)";
+      }
+    }
+    return "";
+  }
+  static std::string listed(const std::vector<std::string>& names) {
+    constexpr std::size_t kMost = 8;
+    std::string text = std::to_string(names.size());
+    for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i == 0 ? ": '" : ", '") + names[i] + "'";
+    return text + (names.size() > kMost ? ", ..." : "");
+  }
+  /// All differences, if there are several.
+  static std::string differences(const LoadReport& report) {
+    if (report.missing.size() + report.additional.size() < 2) return "";
+    return ". In all, tensors that are missing are " + listed(report.missing) + "; those that are additional are " +
+           listed(report.additional) + ". LoadForm::partial loads the others";
+  }
+
+  const FoundTensors& found_;
+  std::string file_;
+  std::vector<Match> matches_;
+  std::set<std::string> matched_;
+  std::vector<std::string> missing_;
+  std::string first_missing_;
+};
 
 }  // namespace
 
-FoundTensors read_archive(const std::filesystem::path& file, const ::torch::nn::Module& module) {
-  FoundTensors found;
-  try {
-    const FileBytes whole(file);  // its errors say why a file cannot be read
-    ::torch::serialize::InputArchive archive;
-    archive.load_from(reinterpret_cast<const char*>(whole.bytes().data()), whole.bytes().size());
-    read_archive(archive, module, "", found);
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    throw Error(ErrorKind::usage, file.string() + ": expected a file that torch::save wrote from a module, found '" +
-                                      text.substr(0, text.find('\n')) +
-                                      "'. For weights of a Python program, use a safetensors file");
-  }
-  return found;
-}
-
-void copy_into(const std::vector<ModuleTensor>& tensors, const FoundTensors& found, const std::filesystem::path& file) {
-  std::vector<Match> matches;
-  std::set<std::string> names;
-  for (const ModuleTensor& each : tensors) {
-    matches.push_back(match(each, found, file.string()));
-    names.insert(each.names.begin(), each.names.end());
-  }
-  for (const auto& [name, tensor] : found) {
-    if (names.count(name) == 0)
-      throw Error(ErrorKind::usage, file.string() + " is of another module: found '" + name + "'" +
-                                        (tensor.defined() ? " " + type_and_shape(tensor) : "") +
-                                        ", expected no tensor of this name");
-  }
+LoadReport copy_into(const std::vector<ModuleTensor>& tensors, const FoundTensors& found, LoadForm form,
+                     const std::filesystem::path& file) {
+  Matching matching(found, file);
+  for (const ModuleTensor& each : tensors) matching.add(each);
+  LoadReport report = matching.report();
+  if (form == LoadForm::exact) matching.check_is_exact(report);
+  else matching.check_is_partial();
   const ::torch::NoGradGuard no_gradients;
-  for (Match& each : matches) each.to.copy_(each.from);
+  for (const Match& each : matching.matches()) ::torch::Tensor(each.to).copy_(each.from);
+  return report;
 }
 
 FileFormat format_of(const std::filesystem::path& file, FileFormat format) {
   if (format != FileFormat::by_name) return format;
-  return file.extension() == ".safetensors" ? FileFormat::safetensors : FileFormat::torch;
+  const std::string name = file.filename().string();
+  if (name.ends_with(".index.json")) return FileFormat::index;
+  return name.ends_with(".safetensors") ? FileFormat::safetensors : FileFormat::torch;
 }
+
+std::string joined_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text.append(name).push_back('\0');
+  return text;
+}
+
+std::vector<std::string> names_in(std::span<const std::uint8_t> text) {
+  std::vector<std::string> names;
+  for (auto begin = text.begin(); begin != text.end();) {
+    const auto end = std::find(begin, text.end(), std::uint8_t{0});
+    names.emplace_back(begin, end);
+    begin = end == text.end() ? end : end + 1;
+  }
+  return names;
+}
+
+std::string load_text(const std::filesystem::path& file, const LoadOptions& options) {
+  std::vector<std::string> names{options.part};
+  for (const auto& [from, to] : options.prefixes) names.insert(names.end(), {from, to});
+  for (const std::string& name : names) {
+    if (name.find('\0') != std::string::npos)
+      throw Error(ErrorKind::usage, "expected parts and prefixes without a zero byte, got '" + name + "'");
+  }
+  const auto letter = [](auto value) { return static_cast<char>('0' + static_cast<int>(value)); };
+  return std::string{letter(format_of(file, options.format)), letter(options.form)} + joined_names(names);
+}
+
+namespace {
+
+/// The options that load_text() wrote.
+LoadOptions options_in(std::string_view text) {
+  LoadOptions options;
+  options.format = static_cast<FileFormat>(text[0] - '0');
+  options.form = static_cast<LoadForm>(text[1] - '0');
+  const auto names = names_in({reinterpret_cast<const std::uint8_t*>(text.data()) + 2, text.size() - 2});
+  options.part = names[0];
+  for (std::size_t i = 1; i + 1 < names.size(); i += 2) options.prefixes.emplace_back(names[i], names[i + 1]);
+  return options;
+}
+
+}  // namespace
 
 namespace {
 
@@ -131,6 +213,11 @@ class OnHost {
 }  // namespace
 
 void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
+  if (format_of(file, format) == FileFormat::index)
+    throw Error(ErrorKind::usage,
+                "save writes one file, expected its name to end in '.safetensors' or to be that of an "
+                "archive, got " +
+                    file.string());
   const OnHost on_host(*module_);
   if (format_of(file, format) == FileFormat::safetensors) {
     std::vector<std::pair<std::string, ::torch::Tensor>> tensors;
@@ -151,16 +238,9 @@ void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
       file, [&](const syncrun::detail::arrays::AppendBytes& append) { append(std::as_bytes(std::span(bytes))); });
 }
 
-void BoundModule::load(const std::filesystem::path& file, FileFormat format) {
-  const auto tensors = all_tensors(*module_);
-  if (format_of(file, format) == FileFormat::torch) {
-    copy_into(tensors, read_archive(file, *module_), file);
-    return;
-  }
-  const Safetensors saved(file);
-  FoundTensors found;
-  for (const std::string& name : saved.names()) found[name] = saved.tensor(name);
-  copy_into(tensors, found, file);
+LoadReport BoundModule::load(const std::filesystem::path& file, std::string_view options) {
+  const LoadOptions chosen = options_in(options);
+  return copy_into(all_tensors(*module_), read_weights(file, chosen), chosen.form, file);
 }
 
 }  // namespace syncrun::libtorch::detail

@@ -95,7 +95,7 @@ std::string type_and_shape(const ::torch::Tensor& tensor) {
 std::string memory_order(const BoundParameter& parameter) {
   if (parameter.strides == strides_in_order(parameter.tensor)) return "";
   std::string text = " with strides";
-  for (const std::int64_t stride : parameter.strides) text += " " + std::to_string(stride);
+  for (const std::int64_t stride : parameter.strides) text.append(" ").append(std::to_string(stride));
   return text;
 }
 

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <array>
 
 #include "common/arrays/replaced_file.hpp"
 #include "libtorch/safetensors_header.hpp"
+#include "libtorch/stored_tensors.hpp"
 #include "libtorch/tensor_files.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/files.hpp"
@@ -40,36 +40,16 @@ class MappedSafetensors {
 
 namespace {
 
-struct TypePair {
-  StoredType stored;
-  ::torch::ScalarType scalar;
-};
-constexpr std::array<TypePair, kStoredTypes> kTypePairs{{{StoredType::boolean, ::torch::kBool},
-                                                         {StoredType::uint8, ::torch::kUInt8},
-                                                         {StoredType::int8, ::torch::kInt8},
-                                                         {StoredType::int16, ::torch::kInt16},
-                                                         {StoredType::int32, ::torch::kInt32},
-                                                         {StoredType::int64, ::torch::kInt64},
-                                                         {StoredType::float16, ::torch::kFloat16},
-                                                         {StoredType::bfloat16, ::torch::kBFloat16},
-                                                         {StoredType::float32, ::torch::kFloat32},
-                                                         {StoredType::float64, ::torch::kFloat64}}};
-
-::torch::ScalarType scalar_of(StoredType type) noexcept {
-  return std::find_if(kTypePairs.begin(), kTypePairs.end(), [&](const TypePair& pair) { return pair.stored == type; })
-      ->scalar;
-}
-
 StoredTensor described(const std::string& name, const ::torch::Tensor& tensor) {
-  const auto* pair = std::find_if(kTypePairs.begin(), kTypePairs.end(),
-                                  [&](const TypePair& each) { return each.scalar == tensor.scalar_type(); });
-  if (pair == kTypePairs.end() || tensor.layout() != ::torch::kStrided) {
+  std::size_t type = 0;
+  while (type < kStoredTypes && scalar_of(static_cast<StoredType>(type)) != tensor.scalar_type()) ++type;
+  if (type == kStoredTypes || tensor.layout() != ::torch::kStrided) {
     throw Error(ErrorKind::usage, "save_safetensors: '" + name + "' has the type " +
                                       std::string(c10::toString(tensor.scalar_type())) +
                                       ", expected a dense tensor of integers, bool, float16, bfloat16, float32 or "
                                       "float64");
   }
-  return {.name = name, .type = pair->stored, .shape = tensor.sizes().vec()};
+  return {.name = name, .type = static_cast<StoredType>(type), .shape = tensor.sizes().vec()};
 }
 
 }  // namespace
@@ -85,24 +65,14 @@ std::vector<std::string> Safetensors::names() const {
 }
 
 ::torch::Tensor Safetensors::tensor(std::string_view name) const {
-  const detail::StoredTensor* const found = &file_->find(name);
-  const auto options = ::torch::TensorOptions().dtype(detail::scalar_of(found->type));
-  if (found->begin == found->end) return ::torch::empty(found->shape, options);
-  auto* const elements = const_cast<std::byte*>(file_->elements(*found));  // LibTorch has no tensors that are const
-  if (found->type == detail::StoredType::boolean) {
-    const std::span bytes(elements, static_cast<std::size_t>(found->end - found->begin));
-    if (std::any_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte > std::byte{1}; }))
-      throw Error(ErrorKind::usage, file_->name() + ": expected bools of 0 or 1 in '" + found->name +
-                                        "', found another value, which is undefined");
-  }
-  const auto keep = [file = file_](void*) {};
-  if (reinterpret_cast<std::uintptr_t>(elements) % detail::size_of(found->type) == 0)
-    return ::torch::from_blob(elements, found->shape, keep, options);
-  // The format allows elements that are not aligned. They are copied.
-  const auto bytes = static_cast<std::int64_t>(found->end - found->begin);
-  ::torch::Tensor copy = ::torch::empty(found->shape, options);
-  std::copy_n(elements, bytes, static_cast<std::byte*>(copy.data_ptr()));
-  return copy;
+  const detail::StoredTensor& found = file_->find(name);
+  const auto bytes = static_cast<std::size_t>(found.end - found.begin);
+  std::vector<std::int64_t> strides(found.shape.size(), 1);
+  // Without elements, the product of the other extents may be too large for a number.
+  for (std::size_t i = bytes == 0 ? 0 : strides.size(); i > 1; --i)
+    strides[i - 2] = strides[i - 1] * found.shape[i - 1];
+  return detail::tensor_of({found.type, {file_->elements(found), bytes}, found.shape, strides}, file_,
+                           "'" + found.name + "' of " + file_->name());
 }
 
 std::int64_t Safetensors::offset_of(std::string_view name) const {

@@ -18,19 +18,13 @@
 #include "syncrun/detail/export.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/torch/file_options.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/torch/training.hpp"
 
 namespace syncrun::libtorch {
-
-/// The format of a file.
-enum class FileFormat : std::uint8_t {
-  by_name,     ///< safetensors if the name of the file ends in ".safetensors", otherwise torch.
-  torch,       ///< That of torch::save and torch::load.
-  safetensors  ///< That of the library safetensors, which Python programs use too.
-};
 
 /// Saves the parameters and the buffers of rank 0 under the names that the module gives to them, for example
 /// "layer1.weight". `params` is the variable of parameters(). A module of any LibTorch program can load a file of format
@@ -43,18 +37,30 @@ void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<fl
       .on_rank(0)(std::filesystem::absolute(file).string(), detail::format_of(file, format), params);
 }
 
-/// Loads a file that save(), torch::save or a Python program (safetensors) wrote. Every rank then has its parameters and
-/// buffers. Rank 0 reads the file. The file must have exactly the tensors of the module: floating-point tensors may have
-/// another floating-point type, and tied tensors may be there once or twice. Throws Error (function) if the file is
-/// damaged, or if a tensor is missing, left over or of another shape. The message names the first such tensor. Throws
-/// Error (system) if the file cannot be read. After an error, the module is as before.
+/// Loads a file that save(), torch::save or a Python program wrote: safetensors, also in several files with an index, a
+/// state_dict of torch.save, a checkpoint that contains one (LoadOptions::part), or TorchScript. Nothing in the file is
+/// executed. Every rank then has its parameters and buffers. Rank 0 maps the file, and copies each tensor once.
+///
+/// Unless the options say otherwise, the file must have exactly the tensors of the module: floating-point tensors may
+/// have another floating-point type, and tied tensors may be there once or twice. Values that are no tensors are
+/// skipped. Throws Error (function) if the file is damaged or contains code, if a tensor is missing, left over or of
+/// another shape, or if two names become one. The message names the first such tensor. Throws Error (system) if the file
+/// cannot be read. After an error, the module is as before.
 template <class Net>
-void load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
-          const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
-  session.function(&Replica<Net>::template load<CpuWorker>, &Replica<Net>::template load<CudaWorker>, net, "load")
-      .on_rank(0)(std::filesystem::absolute(file).string(), detail::format_of(file, format), params);
+LoadReport load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
+                const std::filesystem::path& file, const LoadOptions& options = {}) {
+  const auto loaded =
+      session.function(&Replica<Net>::template load<CpuWorker>, &Replica<Net>::template load<CudaWorker>, net, "load")
+          .on_rank(0)(std::filesystem::absolute(file).string(), detail::load_text(file, options), params);
   params.broadcast(0);
   sync_buffers(session, net, BufferSync::rank0);
+  return {detail::names_in(loaded.missing.span()), detail::names_in(loaded.additional.span())};
+}
+/// The same with a format only.
+template <class Net>
+void load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
+          const std::filesystem::path& file, FileFormat format) {
+  load(session, net, params, file, LoadOptions{.format = format});
 }
 
 namespace detail {

@@ -198,6 +198,12 @@ struct ReplicaChecksums {
   Gather<std::uint8_t, 1> names;
 };
 
+/// What load() did not copy: names, each with a zero byte at its end.
+struct LoadedNames {
+  Gather<std::uint8_t, 1> missing;
+  Gather<std::uint8_t, 1> additional;
+};
+
 /// The parameters of a replica. `names` has a zero byte after each name. A row of `places` has the first element, the end
 /// and the number of dimensions of a parameter.
 struct PartsDescription {
@@ -346,10 +352,14 @@ class Replica {
   }
   /// For load(): reads parameters and buffers from a file.
   template <class Worker>
-  void load(Worker& worker, std::string_view file, FileFormat format, Local<float, 1> params) {
-    Guard(worker).run([&] {
+  detail::LoadedNames load(Worker& worker, std::string_view file, std::string_view options, Local<float, 1> params) {
+    return Guard(worker).run([&]() -> detail::LoadedNames {
       bound_.bind_to_read(params.span());
-      bound_.load(file, format);
+      const LoadReport report = bound_.load(file, options);
+      const auto gathered = [](const std::string& text) -> Gather<std::uint8_t, 1> {
+        return {std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()), Shape<1>(text.size())};
+      };
+      return {gathered(detail::joined_names(report.missing)), gathered(detail::joined_names(report.additional))};
     });
   }
 

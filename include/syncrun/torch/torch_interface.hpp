@@ -19,6 +19,7 @@
 #include "syncrun/detail/export.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/torch/backward.hpp"
+#include "syncrun/torch/file_options.hpp"
 #include "syncrun/worker.hpp"
 
 namespace syncrun::detail {
@@ -28,7 +29,6 @@ class GradientCount;
 namespace syncrun::libtorch {
 
 enum class BufferSync : std::uint8_t;
-enum class FileFormat : std::uint8_t;
 struct SummedLoss;
 struct WeightedLoss;
 struct WeightedMean;
@@ -147,9 +147,10 @@ class SYNCRUN_EXPORT BoundModule {
   /// Warns once if a training step changed buffers and sync_buffers was not called since.
   void warn_of_buffers(AnyWorker& worker);
 
-  /// Writes the module into a file, and reads it from a file.
+  /// Writes the module into a file.
   void save(const std::filesystem::path& file, FileFormat format);
-  void load(const std::filesystem::path& file, FileFormat format);
+  /// Reads the module from a file, with options from load_text(). Throws what libtorch::load() says.
+  LoadReport load(const std::filesystem::path& file, std::string_view options);
 
  private:
   void check_unchanged() const;
@@ -228,6 +229,12 @@ SYNCRUN_EXPORT void average_gradients(Comm& comm, ::torch::nn::Module& module);
 
 /// The format of a file: `format`, or the one that the name of the file implies.
 SYNCRUN_EXPORT FileFormat format_of(const std::filesystem::path& file, FileFormat format);
+
+/// The options for a file as a text, for a call of a worker. Throws Error (usage) if a name contains a zero byte.
+SYNCRUN_EXPORT std::string load_text(const std::filesystem::path& file, const LoadOptions& options);
+/// Names as one text, each with a zero byte at its end, and the other way round.
+SYNCRUN_EXPORT std::string joined_names(const std::vector<std::string>& names);
+SYNCRUN_EXPORT std::vector<std::string> names_in(std::span<const std::uint8_t> text);
 
 }  // namespace detail
 }  // namespace syncrun::libtorch
