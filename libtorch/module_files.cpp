@@ -1,6 +1,9 @@
 #include "libtorch/module_files.hpp"
 
+#include <torch/csrc/jit/serialization/export.h>
+
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -228,12 +231,17 @@ void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
   }
   // An error inside the archive's writer could end the process. So the file is written after the archive is complete.
   std::string bytes;
-  ::torch::serialize::OutputArchive archive;
-  module_->save(archive);
-  archive.save_to([&](const void* data, std::size_t count) {
+  const std::function<std::size_t(const void*, std::size_t)> append_bytes = [&](const void* data, std::size_t count) {
     bytes.append(static_cast<const char*>(data), count);
     return count;
-  });
+  };
+  if (auto* const adapter = dynamic_cast<ScriptAdapter*>(module_.get())) {
+    ::torch::jit::ExportModule(adapter->script(), append_bytes);
+  } else {
+    ::torch::serialize::OutputArchive archive;
+    module_->save(archive);
+    archive.save_to(append_bytes);
+  }
   syncrun::detail::arrays::replace_file(
       file, [&](const syncrun::detail::arrays::AppendBytes& append) { append(std::as_bytes(std::span(bytes))); });
 }

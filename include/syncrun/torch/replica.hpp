@@ -48,7 +48,8 @@ inline constexpr bool kIsHolder = std::is_base_of_v<::torch::detail::ModuleHolde
 template <class Net>
 class KeptModule {
   static_assert(std::is_base_of_v<::torch::nn::Module, Net> || kIsHolder<Net>,
-                "Replica<Net>: Net is a class derived from torch::nn::Module, or a module holder of TORCH_MODULE");
+                "Replica<Net>: Net is a class derived from torch::nn::Module, a module holder of TORCH_MODULE, or "
+                "torch::jit::Module");
 
  public:
   template <class... Arguments>
@@ -72,6 +73,18 @@ class KeptModule {
   }
 
   Stored net_;
+};
+/// Keeps a module of TorchScript, from a file.
+template <>
+class KeptModule<::torch::jit::Module> {
+ public:
+  explicit KeptModule(std::string_view file) : adapter_(ScriptAdapter::from_file(file)) {}
+
+  ::torch::jit::Module& net() noexcept { return adapter_->script(); }
+  std::shared_ptr<::torch::nn::Module> module() const { return adapter_; }
+
+ private:
+  std::shared_ptr<ScriptAdapter> adapter_;
 };
 
 }  // namespace detail
@@ -162,12 +175,14 @@ Comm* comm_in(P&... inputs) noexcept {
 }
 
 /// Whether a step or an evaluation of a loss can be captured as a CUDA graph: its host code reads no argument, uses no
-/// collectives, and gives back nothing but the loss.
+/// collectives, and gives back nothing but the loss. TorchScript is not captured: it compiles itself anew during its first
+/// calls.
 template <class F>
 inline constexpr bool kCanReplayLoss = false;
 template <class R, class Module, class... P>
 inline constexpr bool kCanReplayLoss<R (*)(Module&, P...)> =
-    kIsOnlyLoss<R> && (syncrun::detail::kMayReplay<P> && ...) && !(std::is_same_v<P, Comm&> || ...);
+    kIsOnlyLoss<R> && (syncrun::detail::kMayReplay<P> && ...) && !(std::is_same_v<P, Comm&> || ...) &&
+    !std::is_same_v<Module, ::torch::jit::Module>;
 template <class R, class Module, class... P>
 inline constexpr bool kCanReplayLoss<R (*)(Module&, P...) noexcept> = kCanReplayLoss<R (*)(Module&, P...)>;
 
@@ -182,7 +197,7 @@ template <BackwardOptions kBackward>
 constexpr const char* why_not_replayed() noexcept {
   if (kBackward.average == GradientAverage::during_backward) return "the gradient is averaged during the backward pass";
   if (kBackward.check == FiniteCheck::gradients) return "FiniteCheck::gradients waits for each gradient";
-  return "the loss takes a value or a Comm&, or returns further numbers";
+  return "the loss takes a value, a Comm& or TorchScript, or returns further numbers";
 }
 
 /// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
@@ -220,6 +235,9 @@ struct PartsDescription {
 /// `Net` is a class derived from torch::nn::Module, or a module holder. The workers construct `Net(arguments...)` after
 /// they have seeded LibTorch's generator with `seed`, an integer. After that, the generator of each rank has a seed of
 /// its own, for dropout. Parameters must be float32.
+///
+/// `Net` can also be torch::jit::Module. The only argument is then the name of a file of torch.jit.save, which every
+/// worker reads. Its modules begin in training mode, whatever mode the file says.
 ///
 /// On a CUDA device, the module is constructed on the CPU, with the same values as there, and then moved to the GPU. The
 /// loss makes new tensors on the device of its inputs: `torch::zeros({3}, x.options())`.

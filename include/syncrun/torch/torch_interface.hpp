@@ -173,6 +173,23 @@ class SYNCRUN_EXPORT BoundModule {
   bool has_warned_ = false;
 };
 
+/// A module of TorchScript as a module of LibTorch: the same parameters, buffers and submodules under the same names. Its
+/// mode is that of the script.
+class SYNCRUN_EXPORT ScriptAdapter : public ::torch::nn::Module {
+ public:
+  explicit ScriptAdapter(::torch::jit::Module script);
+  /// Loads a file of torch.jit.save to the device of the innermost Guard, in training mode. Throws Error: usage if it is
+  /// no such file, system if it cannot be read.
+  static std::shared_ptr<ScriptAdapter> from_file(const std::filesystem::path& file);
+
+  ::torch::jit::Module& script() noexcept { return script_; }
+  void train(bool on = true) override;
+  bool is_training() const noexcept override;
+
+ private:
+  ::torch::jit::Module script_;
+};
+
 /// The module is in evaluation mode during the lifetime of this object. Afterwards, every submodule is in its former
 /// mode. No gradients are recorded.
 class SYNCRUN_EXPORT EvaluationScope {
