@@ -134,7 +134,7 @@ double count_of(const WeightedLoss& loss) {
 }
 
 BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
-    : module_(std::move(module)), device_(device_here()) {
+    : module_(std::move(module)), script_(dynamic_cast<ScriptAdapter*>(module_.get())), device_(device_here()) {
   if (!device_.is_cpu()) {
     module_->to(device_);
     // The memory is there before a step is captured, and its address never changes.
@@ -188,6 +188,7 @@ void BoundModule::check_size(std::size_t elements) const {
 }
 
 void BoundModule::check_unchanged() const {
+  if (script_ != nullptr) script_->keep_buffers();
   const auto now = trained_parameters(*module_);
   const std::size_t common = std::min(now.size(), parameters_.size());
   for (std::size_t i = 0; i < common; ++i) {
@@ -348,6 +349,7 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) con
 }
 
 void BoundModule::sync_buffers(Comm& comm, BufferSync how) {
+  if (script_ != nullptr) script_->keep_buffers();
   const ::torch::NoGradGuard no_gradients;
   for (const ModuleTensor& each : other_tensors(*module_)) {
     if (each.tensor.numel() == 0) continue;

@@ -235,8 +235,8 @@ void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
     bytes.append(static_cast<const char*>(data), count);
     return count;
   };
-  if (auto* const adapter = dynamic_cast<ScriptAdapter*>(module_.get())) {
-    ::torch::jit::ExportModule(adapter->script(), append_bytes);
+  if (script_ != nullptr) {
+    ::torch::jit::ExportModule(script_->script(), append_bytes);
   } else {
     ::torch::serialize::OutputArchive archive;
     module_->save(archive);

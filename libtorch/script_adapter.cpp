@@ -40,6 +40,17 @@ void ScriptAdapter::train(bool on) {
   ::torch::nn::Module::train(on);
 }
 
+void ScriptAdapter::keep_buffers() {
+  const ::torch::NoGradGuard no_gradients;
+  for (const auto& own : named_buffers(/*recurse=*/false)) {
+    const ::torch::Tensor assigned = script_.attr(own.key()).toTensor();
+    if (assigned.is_same(own.value())) continue;
+    ::torch::Tensor(own.value()).copy_(assigned);
+    script_.setattr(own.key(), own.value());
+  }
+  for (const auto& child : children()) static_cast<ScriptAdapter&>(*child).keep_buffers();
+}
+
 bool ScriptAdapter::is_training() const noexcept {
   return script_.hasattr(kTraining) ? script_.is_training() : ::torch::nn::Module::is_training();
 }

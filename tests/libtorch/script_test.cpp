@@ -17,7 +17,7 @@ using ScriptReplica = models::lt::Replica<Script>;
 
 constexpr std::int64_t kScriptRows = 12;
 
-/// A linear layer in a submodule, a running sum of the inputs in a buffer, a frozen parameter, and attributes that are
+/// A linear layer in a submodule, a running sum of the inputs in a buffer that is assigned anew, a frozen parameter, and attributes that are
 /// neither. In training mode, the outputs are twice as large.
 Script scripted() {
   Script layer("Layer");
@@ -27,7 +27,7 @@ Script scripted() {
   layer.define(R"(
     def forward(self, x):
       if self.training:
-        self.seen.add_(x.detach().sum(0))
+        self.seen = self.seen + x.detach().sum(0)
       return x.matmul(self.weight)
   )");
   Script net("Net");

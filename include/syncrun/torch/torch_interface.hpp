@@ -49,6 +49,7 @@ struct BoundParameter {
 class GradientHooks;
 class ModuleState;
 class CudaScope;
+class ScriptAdapter;
 
 /// Told during a backward pass that the elements [first, size) of the gradient are final. Empty: nobody is told.
 using GradientReport = std::function<void(std::int64_t first)>;
@@ -162,6 +163,7 @@ class SYNCRUN_EXPORT BoundModule {
   void check_loss(const ::torch::Tensor& loss, FiniteCheck check) const;
 
   std::shared_ptr<::torch::nn::Module> module_;
+  ScriptAdapter* script_;  // the same module if it is TorchScript, otherwise null
   ::torch::Device device_;
   ::torch::Tensor result_;  // on a CUDA device: the loss of the last step or evaluation, and its count
   std::vector<BoundParameter> parameters_;
@@ -185,6 +187,9 @@ class SYNCRUN_EXPORT ScriptAdapter : public ::torch::nn::Module {
   ::torch::jit::Module& script() noexcept { return script_; }
   void train(bool on = true) override;
   bool is_training() const noexcept override;
+  /// Code of TorchScript can assign another tensor to a buffer. Copies its values into the buffer's own tensor, and puts
+  /// this tensor back.
+  void keep_buffers();
 
  private:
   ::torch::jit::Module script_;
