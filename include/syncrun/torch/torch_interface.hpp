@@ -254,8 +254,9 @@ SYNCRUN_EXPORT FileFormat format_of(const std::filesystem::path& file, FileForma
 
 /// The options for a file as a text, for a call of a worker. Throws Error (usage) if a name contains a zero byte.
 SYNCRUN_EXPORT std::string load_text(const std::filesystem::path& file, const LoadOptions& options);
-/// Names as one text, each with a zero byte at its end, and the other way round.
+/// Names as one text, each with a zero byte at its end.
 SYNCRUN_EXPORT std::string joined_names(const std::vector<std::string>& names);
+/// The names in a text of joined_names().
 SYNCRUN_EXPORT std::vector<std::string> names_in(std::span<const std::uint8_t> text);
 
 }  // namespace detail
