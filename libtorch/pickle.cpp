@@ -153,10 +153,20 @@ class PickleReader {
     return {static_cast<std::int64_t>(value)};
   }
 
+  /// Counts values that are made or copied. A short pickle could ask for very many copies.
+  void count(std::size_t values) {
+    counted_ += values;
+    if (counted_ > kMostValues) damaged("at most " + std::to_string(kMostValues) + " values", "more");
+  }
   void push(PickleValue value) {
-    if (values_.size() >= kMostValues) damaged("at most " + std::to_string(kMostValues) + " values", "more");
+    count(1);
     values_.push_back(std::move(value));
     stack_.push_back(&values_.back());
+  }
+  /// Skips the bytes of a value without tensors.
+  void other(std::uint64_t bytes) {
+    take(bytes);
+    push({PickledOther()});
   }
   PickleValue* top() {
     if (stack_.empty() || (!marks_.empty() && marks_.back() == stack_.size())) damaged("a value on the stack", "none");
@@ -225,10 +235,12 @@ class PickleReader {
             whole_numbers(part<PickledSequence>(arguments, 2, "the shape of a tensor")),
             whole_numbers(part<PickledSequence>(arguments, 3, "the strides of a tensor"))};
   }
-  PickledDictionary dictionary(const PickledSequence& arguments) const {
+  PickledDictionary dictionary(const PickledSequence& arguments) {
     PickledDictionary filled;
     const auto* pairs = arguments.items.empty() ? nullptr : arguments.items.front()->as<PickledSequence>();
-    for (std::size_t i = 0; pairs != nullptr && i < pairs->items.size(); ++i) {
+    if (pairs == nullptr) return filled;
+    count(pairs->items.size());
+    for (std::size_t i = 0; i < pairs->items.size(); ++i) {
       const auto& pair = part<PickledSequence>(*pairs, i, "a key and a value");
       if (pair.items.size() != 2) damaged("a key and a value", std::to_string(pair.items.size()) + " values");
       filled.items.emplace_back(pair.items[0], pair.items[1]);
@@ -246,7 +258,11 @@ class PickleReader {
     switch (*known) {
       case CallResult::dictionary: return push({dictionary(*items)});
       case CallResult::tensor: return push({tensor(*items)});
-      case CallResult::sequence: return push({PickledSequence(part<PickledSequence>(*items, 0, "a tuple"))});
+      case CallResult::sequence: {
+        const auto& sequence = part<PickledSequence>(*items, 0, "a tuple");
+        count(sequence.items.size());
+        return push({PickledSequence(sequence)});
+      }
       case CallResult::other: return push({PickledOther()});
       case CallResult::unread_tensor: return push({UnreadTensor{function.name}});
       case CallResult::first_argument:
@@ -289,6 +305,7 @@ class PickleReader {
   const Pickle::Refuse& refuse_;
   std::deque<PickleValue>& values_;
   std::size_t at_ = 0;
+  std::size_t counted_ = 0;
   std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;
   std::unordered_map<std::uint64_t, PickleValue*> memo_;
@@ -297,28 +314,16 @@ class PickleReader {
 /// Instructions that push a value. Returns false for others.
 bool PickleReader::value_step(unsigned char code) {
   switch (code) {
-    case 'N':  // NONE
+    case 'N': other(0); return true;  // NONE
     case 0x88:
-    case 0x89: push({PickledOther()}); return true;  // NEWTRUE, NEWFALSE
-    case 'G':
-      take(8);
-      push({PickledOther()});
-      return true;  // BINFLOAT
+    case 0x89: other(0); return true;  // NEWTRUE, NEWFALSE
+    case 'G': other(8); return true;   // BINFLOAT
     case 'C':
-    case 'U':
-      take(number(1));
-      push({PickledOther()});
-      return true;  // SHORT_BINBYTES, SHORT_BINSTRING
+    case 'U': other(number(1)); return true;  // SHORT_BINBYTES, SHORT_BINSTRING
     case 'B':
-    case 'T':
-      take(number(4));
-      push({PickledOther()});
-      return true;  // BINBYTES, BINSTRING
+    case 'T': other(number(4)); return true;  // BINBYTES, BINSTRING
     case 0x8e:
-    case 0x96:
-      take(number(8));
-      push({PickledOther()});
-      return true;                                                        // BINBYTES8, BYTEARRAY8
+    case 0x96: other(number(8)); return true;                             // BINBYTES8, BYTEARRAY8
     case 'K': push({static_cast<std::int64_t>(number(1))}); return true;  // BININT1
     case 'M': push({static_cast<std::int64_t>(number(2))}); return true;  // BININT2
     case 'J': push(whole(4)); return true;                                // BININT
@@ -360,11 +365,11 @@ bool PickleReader::container_step(unsigned char code) {
       set(items);
       return true;
     }
-    case 0x8f: push({PickledOther()}); return true;  // EMPTY_SET
-    case 0x91:
+    case 0x8f: other(0); return true;  // EMPTY_SET
+    case 0x91:                         // FROZENSET
       pop_marked();
-      push({PickledOther()});
-      return true;  // FROZENSET
+      other(0);
+      return true;
     case 0x90:
     case 'e': append(pop_marked()); return true;           // ADDITEMS, APPENDS
     case 'a': append(pop_sequence(1).items); return true;  // APPEND
