@@ -314,9 +314,9 @@ class PickleReader {
 /// Instructions that push a value. Returns false for others.
 bool PickleReader::value_step(unsigned char code) {
   switch (code) {
-    case 'N': other(0); return true;  // NONE
+    case 'N':
     case 0x88:
-    case 0x89: other(0); return true;  // NEWTRUE, NEWFALSE
+    case 0x89: other(0); return true;  // NONE, NEWTRUE, NEWFALSE
     case 'G': other(8); return true;   // BINFLOAT
     case 'C':
     case 'U': other(number(1)); return true;  // SHORT_BINBYTES, SHORT_BINSTRING
