@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <type_traits>
 
 #include "common/arrays/update_arithmetic.hpp"
 #include "common/text/errors.hpp"
@@ -14,16 +15,7 @@ namespace {
 /// Calls f with the rule, in its own type.
 template <class F>
 void with_rule(UpdateKind kind, const void* rule, F&& f) {
-  switch (kind) {
-    case UpdateKind::sgd: return f(*static_cast<const Sgd*>(rule));
-    case UpdateKind::momentum: return f(*static_cast<const Momentum*>(rule));
-    case UpdateKind::nesterov: return f(*static_cast<const Nesterov*>(rule));
-    case UpdateKind::adagrad: return f(*static_cast<const Adagrad*>(rule));
-    case UpdateKind::rmsprop: return f(*static_cast<const RmsProp*>(rule));
-    case UpdateKind::adadelta: return f(*static_cast<const Adadelta*>(rule));
-    case UpdateKind::adam: return f(*static_cast<const Adam*>(rule));
-    case UpdateKind::adamax: return f(*static_cast<const Adamax*>(rule));
-  }
+  arrays::with_rule_type(kind, [&]<class Rule>(std::type_identity<Rule>) { f(*static_cast<const Rule*>(rule)); });
 }
 
 // ---- the pass over the elements -------------------------------------------------------------------------------
@@ -32,7 +24,8 @@ void with_rule(UpdateKind kind, const void* rule, F&& f) {
 /// so stores that bypass the caches would save nothing.
 template <class Rule, class T>
 [[gnu::always_inline]] inline void update_all(const Rule& rule, std::size_t elements, T* __restrict params,
-                                              const T* __restrict gradient, T* __restrict first, T* __restrict second) {
+                                              const T* __restrict gradient, T* __restrict first, T* __restrict second,
+                                              T* __restrict third) {
   const arrays::UpdateStep<Rule, T> step(rule);
   for (std::size_t i = 0; i < elements; ++i) {
     T p = params[i];
@@ -40,19 +33,26 @@ template <class Rule, class T>
       step(p, gradient[i], nullptr);
     } else if constexpr (Rule::kState.size() == 1) {
       step(p, gradient[i], first + i);
-    } else {
+    } else if constexpr (Rule::kState.size() == 2) {
       T state[2] = {first[i], second[i]};
       step(p, gradient[i], state);
       first[i] = state[0];
       second[i] = state[1];
+    } else {
+      T state[3] = {first[i], second[i], third[i]};
+      step(p, gradient[i], state);
+      first[i] = state[0];
+      second[i] = state[1];
+      third[i] = state[2];
     }
     params[i] = p;
   }
 }
 
 template <class Rule, class T>
-void update_plainly(const Rule& rule, std::size_t elements, T* params, const T* gradient, T* first, T* second) {
-  update_all<Rule, T>(rule, elements, params, gradient, first, second);
+void update_plainly(const Rule& rule, std::size_t elements, T* params, const T* gradient, T* first, T* second,
+                    T* third) {
+  update_all<Rule, T>(rule, elements, params, gradient, first, second, third);
 }
 
 #if defined(__x86_64__)
@@ -61,8 +61,8 @@ void update_plainly(const Rule& rule, std::size_t elements, T* params, const T* 
 /// compiler does not fuse multiplications and additions (see CMakeLists.txt), so the bits are the same.
 template <class Rule, class T>
 [[gnu::target("avx2")]] void update_widely(const Rule& rule, std::size_t elements, T* params, const T* gradient,
-                                           T* first, T* second) {
-  update_all<Rule, T>(rule, elements, params, gradient, first, second);
+                                           T* first, T* second, T* third) {
+  update_all<Rule, T>(rule, elements, params, gradient, first, second, third);
 }
 #endif
 
@@ -73,7 +73,7 @@ void update_with(const Rule& rule, const UpdateWork& work) {
   if (__builtin_cpu_supports("avx2")) update = &update_widely<Rule, T>;
 #endif
   update(rule, work.elements, static_cast<T*>(work.params), static_cast<const T*>(work.gradient),
-         static_cast<T*>(work.state[0]), static_cast<T*>(work.state[1]));
+         static_cast<T*>(work.state[0]), static_cast<T*>(work.state[1]), static_cast<T*>(work.state[2]));
 }
 
 // ---- checks ---------------------------------------------------------------------------------------------------
@@ -92,6 +92,11 @@ class RuleCheck {
   void step(std::int64_t step) const {
     if (step < 1) complain("step", "the number of this update, from 1", std::to_string(step));
   }
+  void nesterov(const SgdMomentum& rule) const {
+    if (rule.momentum == 0 || rule.dampening != 0)
+      text::throw_usage("sgd_momentum: nesterov requires a momentum above 0 and no dampening, got the momentum " +
+                        number_text(rule.momentum) + " and the dampening " + number_text(rule.dampening));
+  }
 
  private:
   void complain(const char* name, const char* expected, const std::string& got) const {
@@ -100,20 +105,40 @@ class RuleCheck {
   UpdateKind kind_;
 };
 
+/// Whether the result depends on the number of the step.
+template <class Rule>
+bool needs_step(const Rule& rule) noexcept {
+  if constexpr (requires { rule.dampening; }) return rule.dampening != 0;
+  else if constexpr (requires { rule.initial_accumulator; })
+    return rule.learning_rate_decay != 0 || rule.initial_accumulator != 0;
+  else return requires { rule.step; };
+}
+
 template <class Rule>
 void check(const RuleCheck& check, const Rule& rule) {
   check.from_zero("learning_rate", rule.learning_rate);
   check.from_zero("weight_decay", rule.weight_decay);
   if constexpr (requires { rule.momentum; }) check.fraction("momentum", rule.momentum);
+  if constexpr (requires { rule.dampening; }) {
+    check.fraction("dampening", rule.dampening);
+    if (rule.nesterov) check.nesterov(rule);
+  }
   if constexpr (requires { rule.decay; }) check.fraction("decay", rule.decay);
   if constexpr (requires { rule.epsilon; }) check.from_zero("epsilon", rule.epsilon);
+  if constexpr (requires { rule.initial_accumulator; }) {
+    check.from_zero("learning_rate_decay", rule.learning_rate_decay);
+    check.from_zero("initial_accumulator", rule.initial_accumulator);
+  }
   if constexpr (requires { rule.beta1; }) {
     check.fraction("beta1", rule.beta1);
     check.fraction("beta2", rule.beta2);
-    check.step(rule.step);
   }
+  if constexpr (requires { rule.momentum_decay; }) check.from_zero("momentum_decay", rule.momentum_decay);
   if constexpr (requires { rule.decoupled_weight_decay; })
     check.from_zero("decoupled_weight_decay", rule.decoupled_weight_decay);
+  if constexpr (requires { rule.step; }) {
+    if (needs_step(rule)) check.step(rule.step);
+  }
 }
 
 }  // namespace
@@ -132,13 +157,21 @@ void update_elements(const UpdateWork& work) {
 std::string_view to_string(UpdateKind kind) noexcept {
   switch (kind) {
     case UpdateKind::sgd: return "sgd";
+    case UpdateKind::sgd_momentum: return "sgd_momentum";
     case UpdateKind::momentum: return "momentum";
     case UpdateKind::nesterov: return "nesterov";
     case UpdateKind::adagrad: return "adagrad";
     case UpdateKind::rmsprop: return "rmsprop";
+    case UpdateKind::rmsprop_momentum: return "rmsprop_momentum";
+    case UpdateKind::centered_rmsprop: return "centered_rmsprop";
+    case UpdateKind::centered_rmsprop_momentum: return "centered_rmsprop_momentum";
     case UpdateKind::adadelta: return "adadelta";
     case UpdateKind::adam: return "adam";
+    case UpdateKind::amsgrad: return "amsgrad";
+    case UpdateKind::nadam: return "nadam";
+    case UpdateKind::radam: return "radam";
     case UpdateKind::adamax: return "adamax";
+    case UpdateKind::lion: return "lion";
   }
   return "an unknown rule";
 }

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "syncrun/update_rules.hpp"
 
@@ -30,6 +31,23 @@ struct UpdateStep<Sgd, T> {
       : rate(static_cast<T>(rule.learning_rate)), decay(static_cast<T>(rule.weight_decay)) {}
   constexpr void operator()(T& p, T g, T*) const { p -= rate * (g + decay * p); }
   T rate, decay;
+};
+
+template <class T>
+struct UpdateStep<SgdMomentum, T> {
+  constexpr explicit UpdateStep(const SgdMomentum& rule) noexcept
+      : rate(static_cast<T>(rule.learning_rate)),
+        kept(static_cast<T>(rule.momentum)),
+        added(static_cast<T>(rule.step <= 1 || rule.momentum == 0 ? 1 : 1 - rule.dampening)),
+        decay(static_cast<T>(rule.weight_decay)),
+        of_gradient(rule.nesterov ? 1 : 0),
+        of_buffer(static_cast<T>(rule.nesterov ? rule.momentum : 1)) {}
+  constexpr void operator()(T& p, T g, T* state) const {
+    g += decay * p;
+    state[0] = kept * state[0] + added * g;
+    p -= rate * (of_gradient * g + of_buffer * state[0]);
+  }
+  T rate, kept, added, decay, of_gradient, of_buffer;
 };
 
 template <class T>
@@ -62,15 +80,16 @@ struct UpdateStep<Nesterov, T> {
 template <class T>
 struct UpdateStep<Adagrad, T> {
   constexpr explicit UpdateStep(const Adagrad& rule) noexcept
-      : rate(static_cast<T>(rule.learning_rate)),
+      : rate(static_cast<T>(rule.learning_rate / (1 + static_cast<double>(rule.step - 1) * rule.learning_rate_decay))),
         epsilon(static_cast<T>(rule.epsilon)),
-        decay(static_cast<T>(rule.weight_decay)) {}
+        decay(static_cast<T>(rule.weight_decay)),
+        initial(static_cast<T>(rule.step == 1 ? rule.initial_accumulator : 0)) {}
   constexpr void operator()(T& p, T g, T* state) const {
     g += decay * p;
-    state[0] += g * g;
+    state[0] = (state[0] + initial) + g * g;
     p -= rate * g / (std::sqrt(state[0]) + epsilon);
   }
-  T rate, epsilon, decay;
+  T rate, epsilon, decay, initial;
 };
 
 template <class T>
@@ -87,6 +106,53 @@ struct UpdateStep<RmsProp, T> {
     p -= rate * g / (std::sqrt(state[0]) + epsilon);
   }
   T rate, kept, added, epsilon, decay;
+};
+
+/// RmsProp with momentum, centered, or both.
+template <class Rule, class T>
+struct RmsPropVariant {
+  static constexpr bool kIsCentered = Rule::kState[1] == "a";
+  static constexpr bool kHasMomentum = requires(Rule rule) { rule.momentum; };
+
+  constexpr explicit RmsPropVariant(const Rule& rule) noexcept
+      : rate(static_cast<T>(rule.learning_rate)),
+        kept(static_cast<T>(rule.decay)),
+        added(static_cast<T>(1 - rule.decay)),
+        epsilon(static_cast<T>(rule.epsilon)),
+        decay(static_cast<T>(rule.weight_decay)) {
+    if constexpr (kHasMomentum) momentum = static_cast<T>(rule.momentum);
+  }
+  constexpr void operator()(T& p, T g, T* state) const {
+    g += decay * p;
+    state[0] = kept * state[0] + added * g * g;
+    T variance = state[0];
+    if constexpr (kIsCentered) {
+      state[1] += added * (g - state[1]);
+      variance -= state[1] * state[1];
+      variance = variance < 0 ? 0 : variance;
+    }
+    const T change = g / (std::sqrt(variance) + epsilon);
+    if constexpr (kHasMomentum) {
+      T& buffer = state[Rule::kState.size() - 1];
+      buffer = momentum * buffer + change;
+      p -= rate * buffer;
+    } else {
+      p -= rate * change;
+    }
+  }
+  T rate, kept, added, epsilon, decay, momentum = 0;
+};
+template <class T>
+struct UpdateStep<RmsPropMomentum, T> : RmsPropVariant<RmsPropMomentum, T> {
+  using RmsPropVariant<RmsPropMomentum, T>::RmsPropVariant;
+};
+template <class T>
+struct UpdateStep<CenteredRmsProp, T> : RmsPropVariant<CenteredRmsProp, T> {
+  using RmsPropVariant<CenteredRmsProp, T>::RmsPropVariant;
+};
+template <class T>
+struct UpdateStep<CenteredRmsPropMomentum, T> : RmsPropVariant<CenteredRmsPropMomentum, T> {
+  using RmsPropVariant<CenteredRmsPropMomentum, T>::RmsPropVariant;
 };
 
 template <class T>
@@ -129,6 +195,99 @@ struct UpdateStep<Adam, T> {
 };
 
 template <class T>
+struct UpdateStep<AmsGrad, T> {
+  constexpr explicit UpdateStep(const AmsGrad& rule)
+      : rate(static_cast<T>(rule.learning_rate / (1 - power(rule.beta1, rule.step)))),
+        kept1(static_cast<T>(rule.beta1)),
+        added1(static_cast<T>(1 - rule.beta1)),
+        kept2(static_cast<T>(rule.beta2)),
+        added2(static_cast<T>(1 - rule.beta2)),
+        correction2(static_cast<T>(1 / std::sqrt(1 - power(rule.beta2, rule.step)))),
+        epsilon(static_cast<T>(rule.epsilon)),
+        decay(static_cast<T>(rule.weight_decay)),
+        kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {}
+  constexpr void operator()(T& p, T g, T* state) const {
+    g += decay * p;
+    state[0] = kept1 * state[0] + added1 * g;
+    state[1] = kept2 * state[1] + added2 * g * g;
+    state[2] = state[2] < state[1] ? state[1] : state[2];
+    p = kept * p - rate * state[0] / (std::sqrt(state[2]) * correction2 + epsilon);
+  }
+  T rate, kept1, added1, kept2, added2, correction2, epsilon, decay, kept;
+};
+
+/// The momenta of NAdam in a step: f(step), f(step + 1) and F(step) of its formula.
+struct NAdamMomenta {
+  constexpr explicit NAdamMomenta(const NAdam& rule) {
+    const double factor = std::pow(0.96, rule.momentum_decay);
+    double powered = 1;
+    for (std::int64_t i = 1; i <= rule.step && product > kNegligible; ++i) {
+      powered *= factor;
+      product *= rule.beta1 * (1 - 0.5 * powered);
+    }
+    now = rule.beta1 * (1 - 0.5 * power(factor, rule.step));
+    next = rule.beta1 * (1 - 0.5 * power(factor, rule.step + 1));
+  }
+  static constexpr double kNegligible = 1e-20;  // 1 minus this is 1
+  double now = 0, next = 0, product = 1;
+};
+
+template <class T>
+struct UpdateStep<NAdam, T> {
+  constexpr explicit UpdateStep(const NAdam& rule) : UpdateStep(rule, NAdamMomenta(rule)) {}
+  constexpr UpdateStep(const NAdam& rule, const NAdamMomenta& momenta)
+      : rate_g(static_cast<T>(rule.learning_rate * (1 - momenta.now) / (1 - momenta.product))),
+        rate_m(static_cast<T>(rule.learning_rate * momenta.next / (1 - momenta.product * momenta.next))),
+        kept1(static_cast<T>(rule.beta1)),
+        added1(static_cast<T>(1 - rule.beta1)),
+        kept2(static_cast<T>(rule.beta2)),
+        added2(static_cast<T>(1 - rule.beta2)),
+        correction2(static_cast<T>(1 / std::sqrt(1 - power(rule.beta2, rule.step)))),
+        epsilon(static_cast<T>(rule.epsilon)),
+        decay(static_cast<T>(rule.weight_decay)),
+        kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {}
+  constexpr void operator()(T& p, T g, T* state) const {
+    g += decay * p;
+    state[0] = kept1 * state[0] + added1 * g;
+    state[1] = kept2 * state[1] + added2 * g * g;
+    p = kept * p - (rate_g * g + rate_m * state[0]) / (std::sqrt(state[1]) * correction2 + epsilon);
+  }
+  T rate_g, rate_m, kept1, added1, kept2, added2, correction2, epsilon, decay, kept;
+};
+
+template <class T>
+struct UpdateStep<RAdam, T> {
+  constexpr explicit UpdateStep(const RAdam& rule)
+      : rate(static_cast<T>(rule.learning_rate / (1 - power(rule.beta1, rule.step)))),
+        kept1(static_cast<T>(rule.beta1)),
+        added1(static_cast<T>(1 - rule.beta1)),
+        kept2(static_cast<T>(rule.beta2)),
+        added2(static_cast<T>(1 - rule.beta2)),
+        divisor_root(0),
+        divisor_plus(1),
+        decay(static_cast<T>(rule.weight_decay)),
+        kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {
+    const double correction = 1 - power(rule.beta2, rule.step);
+    const double most = 2 / (1 - rule.beta2) - 1;
+    const double length = most - 2 * static_cast<double>(rule.step) * (1 - correction) / correction;
+    if (length <= kShort) return;
+    const double rectified =
+        std::sqrt(correction * (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+    rate = static_cast<T>(rule.learning_rate / (1 - power(rule.beta1, rule.step)) * rectified);
+    divisor_root = 1;
+    divisor_plus = static_cast<T>(rule.epsilon);
+  }
+  constexpr void operator()(T& p, T g, T* state) const {
+    g += decay * p;
+    state[0] = kept1 * state[0] + added1 * g;
+    state[1] = kept2 * state[1] + added2 * g * g;
+    p = kept * p - rate * state[0] / (std::sqrt(state[1]) * divisor_root + divisor_plus);
+  }
+  static constexpr double kShort = 5;
+  T rate, kept1, added1, kept2, added2, divisor_root, divisor_plus, decay, kept;
+};
+
+template <class T>
 struct UpdateStep<Adamax, T> {
   constexpr explicit UpdateStep(const Adamax& rule) noexcept
       : rate(static_cast<T>(rule.learning_rate / (1 - power(rule.beta1, rule.step)))),
@@ -147,5 +306,34 @@ struct UpdateStep<Adamax, T> {
   }
   T rate, kept1, added1, kept2, epsilon, decay;
 };
+
+template <class T>
+struct UpdateStep<Lion, T> {
+  constexpr explicit UpdateStep(const Lion& rule) noexcept
+      : rate(static_cast<T>(rule.learning_rate)),
+        kept1(static_cast<T>(rule.beta1)),
+        added1(static_cast<T>(1 - rule.beta1)),
+        kept2(static_cast<T>(rule.beta2)),
+        added2(static_cast<T>(1 - rule.beta2)),
+        decay(static_cast<T>(rule.weight_decay)),
+        kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {}
+  constexpr void operator()(T& p, T g, T* state) const {
+    g += decay * p;
+    const T direction = kept1 * state[0] + added1 * g;
+    // Of 0 and NaN, the product is the change.
+    const T change = direction > 0 ? rate : (direction < 0 ? -rate : rate * direction);
+    p = kept * p - change;
+    state[0] = kept2 * state[0] + added2 * g;
+  }
+  T rate, kept1, added1, kept2, added2, decay, kept;
+};
+
+/// Calls f(std::type_identity<Rule>()) for the rule of this kind.
+template <class F>
+void with_rule_type(UpdateKind kind, F&& f) {
+  [&]<class... Rules>(RuleList<Rules...>) {
+    static_cast<void>(((UpdateKindOf<Rules>::value == kind ? (f(std::type_identity<Rules>()), true) : false) || ...));
+  }(AllRules());
+}
 
 }  // namespace syncrun::detail::arrays

@@ -240,7 +240,7 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
       "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
   check_step_params(*record_of(params));
   std::vector<double> plan_numbers =
-      make_step_plan(options.groups, options.clip_norm, params.shape(0)[0], Types::Body::kGradient);
+      make_step_plan(options.groups, options.clip_norm, params.shape(0)[0], Types::Body::kGradient, kGroupFields<Rule>);
   const std::array<Body, 1 + sizeof...(Others)> bodies{
       make_step_body<Rule>(body, options.form, options.bucket_bytes),
       make_step_body<Rule>(others, options.form, options.bucket_bytes)...};

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -15,8 +16,8 @@ enum class StepForm : std::uint8_t {
   sharded      ///< Its share: reduce_scatter of the gradient, update of the share, all_gather of parameters.
 };
 
-/// A part of the parameters of a train step: the elements [begin, end). For elements that are in no group, both factors
-/// are 1.
+/// A part of the parameters of a train step: the elements [begin, end). Elements that are in no group have the
+/// hyperparameters of the rule.
 struct ParameterGroup {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -25,6 +26,10 @@ struct ParameterGroup {
   double learning_rate = 1;
   /// The factor of the rule's weight_decay and decoupled_weight_decay.
   double weight_decay = 1;
+  /// In place of the rule's own, each from 0 to below 1. An error if the rule has none.
+  std::optional<double> momentum{};
+  std::optional<double> beta1{};
+  std::optional<double> beta2{};
 };
 
 /// Options of a training step.
@@ -38,7 +43,7 @@ struct TrainStepOptions {
   /// than 1 MiB and at most 16 MiB. For these buckets, the multiprocessors only add the values. So more multiprocessors
   /// are free for the body. Kernels move all other buckets. Kernels also move the last bucket, whatever its size.
   std::size_t bucket_bytes = std::size_t{16} << 20U;
-  /// Parts of the parameters with other learning rates or weight decays, in ascending order and without overlaps.
+  /// Parts of the parameters with other hyperparameters, in ascending order and without overlaps.
   std::vector<ParameterGroup> groups{};
   /// The largest norm of the whole gradient, over all parameters that are not frozen. A larger gradient is scaled down to
   /// it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the

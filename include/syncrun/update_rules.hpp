@@ -7,11 +7,19 @@
 // In the formulas, p is a parameter, and g is its gradient plus weight_decay p (L2 regularisation). The other letters
 // are hyperparameters and state. `kState` has the names of the state vectors, which are zero at first. All operations are
 // element by element, in the type of the parameters.
+//
+// `step` is the number of the update, from 1. A train step sets it. Rules with decoupled_weight_decay first compute
+// p *= 1 - learning_rate decoupled_weight_decay. Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay
+// Regularization" (AdamW), arXiv 1711.05101, algorithm 2, scaled as in PyTorch.
+//
+// All rules but Momentum and Nesterov, with the same hyperparameters, compute what the rules of PyTorch's torch.optim do.
+// Defaults can differ.
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 namespace syncrun {
 
@@ -20,6 +28,21 @@ struct Sgd {
   static constexpr std::array<std::string_view, 0> kState{};
   double learning_rate = 0.01;
   double weight_decay = 0;
+};
+
+/// Momentum as in PyTorch's torch.optim.SGD:  b = momentum b + (1 - dampening) g, and b = g in step 1. Then
+/// p -= learning_rate b, or if nesterov is true, p -= learning_rate (g + momentum b). Nesterov requires a momentum above 0
+/// and no dampening. Unlike the velocities of Momentum and Nesterov, b does not contain the learning rate, so a new rate
+/// takes effect at once. Source: documentation of torch.optim.SGD, PyTorch 2.
+struct SgdMomentum {
+  static constexpr std::array<std::string_view, 1> kState{"b"};
+  double learning_rate = 0.01;
+  double momentum = 0.9;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  /// Only dampening needs it.
+  std::int64_t step = 0;
 };
 
 /// Heavy-ball momentum:  v = momentum v - learning_rate g,  p += v.
@@ -43,14 +66,19 @@ struct Nesterov {
   double weight_decay = 0;
 };
 
-/// s += g^2,  p -= learning_rate g / (sqrt(s) + epsilon).
+/// s += g^2,  p -= learning_rate / (1 + (step - 1) learning_rate_decay) g / (sqrt(s) + epsilon).
+/// In step 1, s also grows by initial_accumulator.
 /// Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods", JMLR 12 (2011), figure 1, diagonal form.
-/// The article calls epsilon "delta".
+/// The article calls epsilon "delta". It has neither learning_rate_decay nor initial_accumulator, which are PyTorch's.
 struct Adagrad {
   static constexpr std::array<std::string_view, 1> kState{"s"};
   double learning_rate = 0.01;
   double epsilon = 1e-10;
   double weight_decay = 0;
+  double learning_rate_decay = 0;
+  double initial_accumulator = 0;
+  /// Only learning_rate_decay and initial_accumulator need it.
+  std::int64_t step = 0;
 };
 
 /// s = decay s + (1 - decay) g^2,  p -= learning_rate g / (sqrt(s) + epsilon).
@@ -61,6 +89,39 @@ struct RmsProp {
   double decay = 0.9;
   double epsilon = 1e-8;
   double weight_decay = 0;
+};
+
+/// RmsProp with momentum, as in PyTorch:  b = momentum b + g / (sqrt(s) + epsilon),  p -= learning_rate b.
+/// Source: documentation of torch.optim.RMSprop, PyTorch 2. It calls decay "alpha".
+struct RmsPropMomentum {
+  static constexpr std::array<std::string_view, 2> kState{"s", "b"};
+  double learning_rate = 0.001;
+  double decay = 0.9;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0.9;
+};
+
+/// RmsProp divided by an estimate of the standard deviation:  a = decay a + (1 - decay) g, and s - a^2 in place of s
+/// under the root, or 0 if rounding makes it negative.
+/// Source: A. Graves, "Generating Sequences With Recurrent Neural Networks", arXiv 1308.0850, equations 38 to 40, with
+/// epsilon outside of the root, as in PyTorch.
+struct CenteredRmsProp {
+  static constexpr std::array<std::string_view, 2> kState{"s", "a"};
+  double learning_rate = 0.001;
+  double decay = 0.9;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+};
+
+/// CenteredRmsProp with the momentum of RmsPropMomentum.
+struct CenteredRmsPropMomentum {
+  static constexpr std::array<std::string_view, 3> kState{"s", "a", "b"};
+  double learning_rate = 0.001;
+  double decay = 0.9;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0.9;
 };
 
 /// s = decay s + (1 - decay) g^2,  d = sqrt(u + epsilon) / sqrt(s + epsilon) g,  u = decay u + (1 - decay) d^2,
@@ -77,9 +138,6 @@ struct Adadelta {
 /// m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
 /// p -= learning_rate / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + epsilon).
 /// Source: D. Kingma, J. Ba, "Adam", arXiv 1412.6980, algorithm 1.
-/// If decoupled_weight_decay is not 0, the first operation is p *= 1 - learning_rate decoupled_weight_decay. Source:
-/// I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization" (AdamW), arXiv 1711.05101, algorithm 2, scaled as
-/// in PyTorch.
 struct Adam {
   static constexpr std::array<std::string_view, 2> kState{"m", "v"};
   double learning_rate = 0.001;
@@ -88,7 +146,55 @@ struct Adam {
   double epsilon = 1e-8;
   double weight_decay = 0;
   double decoupled_weight_decay = 0;
-  /// The number of this update, from 1. A train step sets it.
+  std::int64_t step = 0;
+};
+
+/// Adam that divides by the largest v so far:  largest_v = max(largest_v, v), in place of v in the formula for p.
+/// Source: S. Reddi, S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", arXiv 1904.09237, algorithm 2, with the
+/// corrections of Adam, as in PyTorch (amsgrad=True).
+struct AmsGrad {
+  static constexpr std::array<std::string_view, 3> kState{"m", "v", "largest_v"};
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double decoupled_weight_decay = 0;
+  std::int64_t step = 0;
+};
+
+/// Adam with Nesterov's momentum. m and v are those of Adam. With f(i) = beta1 (1 - 0.96^(i momentum_decay) / 2), and
+/// F(i) = f(1) f(2) ... f(i):
+/// p -= learning_rate (f(step + 1) m / (1 - F(step + 1)) + (1 - f(step)) g / (1 - F(step))) /
+///      (sqrt(v / (1 - beta2^step)) + epsilon).
+/// F is computed from the hyperparameters of this step, so they should be the same in all steps.
+/// Source: T. Dozat, "Incorporating Nesterov Momentum into Adam", ICLR 2016 workshop, as in torch.optim.NAdam.
+struct NAdam {
+  static constexpr std::array<std::string_view, 2> kState{"m", "v"};
+  double learning_rate = 0.002;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double decoupled_weight_decay = 0;
+  double momentum_decay = 0.004;
+  std::int64_t step = 0;
+};
+
+/// Adam whose rate is rectified in the first steps. m and v are those of Adam. With l = 2 / (1 - beta2) - 1 and
+/// t = l - 2 step beta2^step / (1 - beta2^step):
+/// p -= learning_rate / (1 - beta1^step) m r / (sqrt(v) + epsilon), with
+/// r = sqrt((1 - beta2^step) (t - 4) (t - 2) l / ((l - 4) (l - 2) t)). While t is at most 5, r and the divisor are 1.
+/// Source: L. Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond", arXiv 1908.03265, algorithm 2, as
+/// in torch.optim.RAdam.
+struct RAdam {
+  static constexpr std::array<std::string_view, 2> kState{"m", "v"};
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double decoupled_weight_decay = 0;
   std::int64_t step = 0;
 };
 
@@ -102,30 +208,67 @@ struct Adamax {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;
-  /// The number of this update, from 1. A train step sets it.
   std::int64_t step = 0;
 };
 
+/// p -= learning_rate sign(beta1 m + (1 - beta1) g),  m = beta2 m + (1 - beta2) g. The sign of 0 is 0.
+/// Source: X. Chen et al., "Symbolic Discovery of Optimization Algorithms", arXiv 2302.06675, algorithm 2. The weight
+/// decay of the article is decoupled_weight_decay.
+struct Lion {
+  static constexpr std::array<std::string_view, 1> kState{"m"};
+  double learning_rate = 0.0001;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;
+  double decoupled_weight_decay = 0;
+};
+
 namespace detail {
-enum class UpdateKind : std::uint8_t { sgd, momentum, nesterov, adagrad, rmsprop, adadelta, adam, adamax };
+enum class UpdateKind : std::uint8_t {
+  sgd,
+  sgd_momentum,
+  momentum,
+  nesterov,
+  adagrad,
+  rmsprop,
+  rmsprop_momentum,
+  centered_rmsprop,
+  centered_rmsprop_momentum,
+  adadelta,
+  adam,
+  amsgrad,
+  nadam,
+  radam,
+  adamax,
+  lion
+};
+
+template <class... Rules>
+struct RuleList {
+  template <class Rule>
+  static constexpr bool kHas = (std::is_same_v<Rule, Rules> || ...);
+  /// The position of a rule in the list.
+  template <class Rule>
+  static constexpr std::size_t position() noexcept {
+    std::size_t at = 0;
+    static_cast<void>(((std::is_same_v<Rule, Rules> ? false : (++at, true)) && ...));
+    return at;
+  }
+};
+/// In the order of UpdateKind.
+using AllRules = RuleList<Sgd, SgdMomentum, Momentum, Nesterov, Adagrad, RmsProp, RmsPropMomentum, CenteredRmsProp,
+                          CenteredRmsPropMomentum, Adadelta, Adam, AmsGrad, NAdam, RAdam, Adamax, Lion>;
 
 template <class Rule>
-struct UpdateKindOf;
-// clang-format off
-template <> struct UpdateKindOf<Sgd>      { static constexpr UpdateKind value = UpdateKind::sgd; };
-template <> struct UpdateKindOf<Momentum> { static constexpr UpdateKind value = UpdateKind::momentum; };
-template <> struct UpdateKindOf<Nesterov> { static constexpr UpdateKind value = UpdateKind::nesterov; };
-template <> struct UpdateKindOf<Adagrad>  { static constexpr UpdateKind value = UpdateKind::adagrad; };
-template <> struct UpdateKindOf<RmsProp>  { static constexpr UpdateKind value = UpdateKind::rmsprop; };
-template <> struct UpdateKindOf<Adadelta> { static constexpr UpdateKind value = UpdateKind::adadelta; };
-template <> struct UpdateKindOf<Adam>     { static constexpr UpdateKind value = UpdateKind::adam; };
-template <> struct UpdateKindOf<Adamax>   { static constexpr UpdateKind value = UpdateKind::adamax; };
-// clang-format on
+  requires AllRules::kHas<Rule>
+struct UpdateKindOf {
+  static constexpr auto value = static_cast<UpdateKind>(AllRules::position<Rule>());
+};
 }  // namespace detail
 
 /// One of the rules above. `Rule::kState` has the names of the rule's state vectors. Each state vector is as long as
 /// the parameters.
 template <class Rule>
-concept UpdateRule = requires { detail::UpdateKindOf<Rule>::value; };
+concept UpdateRule = detail::AllRules::kHas<Rule>;
 
 }  // namespace syncrun

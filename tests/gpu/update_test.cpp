@@ -1,5 +1,5 @@
 // Update rules and train steps on GPUs. The tests compare with numbers computed beforehand
-// (tests/api/update_reference.py), and with the same steps computed serially here.
+// (tests/api/update_reference.py and tests/support/torch_optim.py), and with the same steps computed serially here.
 
 #include <cmath>
 #include <random>
@@ -8,6 +8,7 @@
 #include "tests/gpu/on_gpus.hpp"
 #include "tests/gpu/update_bodies.hpp"
 #include "tests/support/least_squares.hpp"
+#include "tests/support/torch_optim_cases.hpp"
 
 namespace gpu_test {
 namespace {
@@ -227,6 +228,26 @@ void follow_in_all_forms(sr::Session& session, double tolerance) {
 TEST_P(GpuTrainStep, IsTheSameForAnyNumberOfWorkersAndSlices) {
   follow_in_all_forms<double>(session(), 1e-11);
   follow_in_all_forms<float>(session(), 1e-4);
+}
+
+template <class T>
+void expect_torch_optim(sr::Session& session, double tolerance) {
+  torch_optim::for_each_case(
+      [&]<class Rule>(const char* name, const Rule& rule, const auto& expected, const auto& own) {
+        for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+          SCOPED_TRACE(std::string(name) + (form == sr::StepForm::sharded ? ", sharded" : ""));
+          const auto make = [&](const auto& weights, const auto& options) {
+            return sr::train_step<Rule>(session, not_here<T>, sr::replayable(&loss_and_gradient<T>), weights, options);
+          };
+          torch_optim::expect_as_torch<T>(session, rule, expected, own, form, tolerance, make);
+        }
+      });
+}
+
+// 100 steps with groups, a clipped gradient and a schedule. The gradient of the body is rounded to T.
+TEST_P(GpuTrainStep, GivesTheParametersOfTorchOptim) {
+  expect_torch_optim<double>(session(), 1e-12);
+  expect_torch_optim<float>(session(), 4e-6);
 }
 
 // The same rows in as many slices as before, and in more. The work after the last slice belongs to another graph.

@@ -150,11 +150,8 @@ struct StepOf {
       constexpr std::int64_t kBlock = 8192;
       const double factor = (plan.clip_norm() == 0 ? 1 : clip_factor(plan, squares)) / plan.divisor();
       const auto end = first + static_cast<std::int64_t>(params.size());
-      plan.for_each_part(first, end, [&](std::int64_t part_begin, std::int64_t part_end, double rate, double decay) {
-        Rule own = rule;
-        own.learning_rate *= rate;
-        own.weight_decay *= decay;
-        if constexpr (requires { own.decoupled_weight_decay; }) own.decoupled_weight_decay *= decay;
+      plan.for_each_part(first, end, [&](std::int64_t part_begin, std::int64_t part_end, const PlanPart& part) {
+        const Rule own = rule_of_part(rule, part);
         for (std::int64_t begin = part_begin; begin < part_end; begin += kBlock) {
           const auto at = static_cast<std::size_t>(begin - first);
           const auto count = static_cast<std::size_t>(part_end - begin < kBlock ? part_end - begin : kBlock);

@@ -1,12 +1,12 @@
 #pragma once
 
-// How a train step treats parts of the parameters differently: groups with a learning rate and a weight decay of their
-// own, the clipping of the gradient by its norm, and the division of a gradient that is a sum. The master makes a plan as
+// How a train step treats parts of the parameters differently: groups with hyperparameters of their own, the clipping of the gradient by its norm, and the division of a gradient that is a sum. The master makes a plan as
 // a list of numbers, which the workers get as a shared variable. If a step needs nothing of this, the list is empty.
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,9 +17,33 @@
 
 namespace syncrun::detail {
 
+/// What is different in a part of the parameters.
+struct PlanPart {
+  static constexpr double kAsRule = -1;
+
+  double learning_rate = 1;  // a factor
+  double weight_decay = 1;   // a factor
+  double first = kAsRule;    // beta1, or the momentum
+  double beta2 = kAsRule;
+};
+
+/// The rule of a part.
+template <class Rule>
+constexpr Rule rule_of_part(Rule rule, const PlanPart& part) noexcept {
+  rule.learning_rate *= part.learning_rate;
+  rule.weight_decay *= part.weight_decay;
+  if constexpr (requires { rule.decoupled_weight_decay; }) rule.decoupled_weight_decay *= part.weight_decay;
+  if constexpr (requires { rule.beta1; }) {
+    if (part.first >= 0) rule.beta1 = part.first;
+    if (part.beta2 >= 0) rule.beta2 = part.beta2;
+  } else if constexpr (requires { rule.momentum; }) {
+    if (part.first >= 0) rule.momentum = part.first;
+  }
+  return rule;
+}
+
 /// A plan, as a view of its list of numbers: the largest norm, the norm of the last step, the divisor of the gradient, and
-/// then four numbers for each part of the parameters: begin, end, and the factors of learning rate and decay. The parts
-/// cover all parameters. The divisor is 1, or in a step that sums its gradient, the sum of the counts of all ranks.
+/// then six numbers for each part of the parameters: begin, end, and those of PlanPart. The parts cover all parameters. The divisor is 1, or in a step that sums its gradient, the sum of the counts of all ranks.
 class StepPlan {
  public:
   explicit StepPlan(std::span<double> numbers) noexcept : numbers_(numbers) {}
@@ -31,8 +55,7 @@ class StepPlan {
   void set_norm(double norm) const noexcept { numbers_[kNorm] = norm; }
   double divisor() const noexcept { return numbers_[kDivisor]; }
 
-  /// Calls `use(begin, end, learning_rate, weight_decay)` for the intersection of [begin, end) with each part that is not
-  /// frozen.
+  /// Calls `use(begin, end, part)` for the intersection of [begin, end) with each part that is not frozen.
   template <class Use>
   void for_each_part(std::int64_t begin, std::int64_t end, Use&& use) const {
     for (std::size_t i = kHead; i + kPart <= numbers_.size(); i += kPart) {
@@ -40,7 +63,9 @@ class StepPlan {
       const auto part_end = static_cast<std::int64_t>(numbers_[i + 1]);
       const auto from = part_begin > begin ? part_begin : begin;
       const auto to = part_end < end ? part_end : end;
-      if (from < to && numbers_[i + 2] != 0) use(from, to, numbers_[i + 2], numbers_[i + 3]);
+      if (from < to && numbers_[i + 2] != 0) {
+        use(from, to, PlanPart{numbers_[i + 2], numbers_[i + 3], numbers_[i + 4], numbers_[i + 5]});
+      }
     }
   }
 
@@ -49,13 +74,25 @@ class StepPlan {
   static constexpr std::size_t kNorm = 1;
   static constexpr std::size_t kDivisor = 2;
   static constexpr std::size_t kHead = 3;  // where the first part begins
-  static constexpr std::size_t kPart = 4;
+  static constexpr std::size_t kPart = 6;
 
  private:
   std::span<double> numbers_;
 };
 
-inline void check_group(const ParameterGroup& group, std::int64_t elements) {
+/// Which hyperparameters a rule has that a group can replace.
+struct GroupFields {
+  bool momentum;
+  bool betas;
+};
+template <class Rule>
+inline constexpr GroupFields kGroupFields{requires(Rule rule){rule.momentum;
+}  // namespace syncrun::detail
+, requires(Rule rule) { rule.beta1; }
+}
+;
+
+inline void check_group(const ParameterGroup& group, std::int64_t elements, const GroupFields& fields) {
   const auto text = [&] {
     return "train_step: the group of elements " + std::to_string(group.begin) + " to " + std::to_string(group.end);
   };
@@ -65,6 +102,16 @@ inline void check_group(const ParameterGroup& group, std::int64_t elements) {
   if (!is_factor(group.learning_rate) || !is_factor(group.weight_decay))
     throw Error(ErrorKind::usage, text() + " has the factors " + number_text(group.learning_rate) + " and " +
                                       number_text(group.weight_decay) + ", expected finite numbers from 0");
+  const auto check_own = [&](const char* name, const std::optional<double>& own, bool is_known) {
+    if (!own) return;
+    if (!is_known) throw Error(ErrorKind::usage, text() + " has a " + name + ", but the rule has none. Leave it out");
+    if (!(*own >= 0 && *own < 1))
+      throw Error(ErrorKind::usage,
+                  text() + " has the " + name + " " + number_text(*own) + ", expected a number from 0 to below 1");
+  };
+  check_own("momentum", group.momentum, fields.momentum);
+  check_own("beta1", group.beta1, fields.betas);
+  check_own("beta2", group.beta2, fields.betas);
 }
 
 /// What the body of a step writes: the gradient of a mean over its rows, or of a sum that the step divides.
@@ -73,29 +120,32 @@ enum class GradientForm : bool { mean, sum };
 /// Makes the list of numbers. Throws Error (usage) if a group is not within the parameters, if the groups are not in
 /// ascending order, or if a number is not valid.
 inline std::vector<double> make_step_plan(const std::vector<ParameterGroup>& groups, double clip_norm,
-                                          std::int64_t elements, GradientForm form) {
+                                          std::int64_t elements, GradientForm form, const GroupFields& fields) {
   if (std::isnan(clip_norm) || clip_norm < 0)
     throw Error(ErrorKind::usage,
                 "train_step: clip_norm is " + number_text(clip_norm) + ", expected 0 (no clipping) or more");
   if (groups.empty() && clip_norm == 0 && form == GradientForm::mean) return {};
   std::vector<double> numbers{clip_norm, 0, 1};
   std::int64_t next = 0;
-  const auto add = [&](std::int64_t begin, std::int64_t end, double learning_rate, double weight_decay) {
+  const auto add = [&](std::int64_t begin, std::int64_t end, const PlanPart& part) {
     if (begin == end) return;
-    for (const double number : {static_cast<double>(begin), static_cast<double>(end), learning_rate, weight_decay})
+    for (const double number : {static_cast<double>(begin), static_cast<double>(end), part.learning_rate,
+                                part.weight_decay, part.first, part.beta2})
       numbers.push_back(number);
   };
   for (const ParameterGroup& group : groups) {
-    check_group(group, elements);
+    check_group(group, elements, fields);
     if (group.begin < next)
       throw Error(ErrorKind::usage, "train_step: a group begins at element " + std::to_string(group.begin) +
                                         ", but the one before it ends at " + std::to_string(next) +
                                         ". List groups in ascending order and without overlaps");
-    add(next, group.begin, 1, 1);
-    add(group.begin, group.end, group.learning_rate, group.weight_decay);
+    add(next, group.begin, {});
+    add(group.begin, group.end,
+        {group.learning_rate, group.weight_decay, group.beta1.value_or(group.momentum.value_or(PlanPart::kAsRule)),
+         group.beta2.value_or(PlanPart::kAsRule)});
     next = group.end;
   }
-  add(next, elements, 1, 1);
+  add(next, elements, {});
   if (clip_norm == 0) numbers.push_back(0);  // see is_clipping()
   return numbers;
 }
@@ -107,7 +157,7 @@ double sum_of_squares(const StepPlan& plan, std::int64_t first, std::span<const 
   constexpr std::size_t kLanes = 8;  // independent sums, which the processor adds side by side
   double total = 0;
   plan.for_each_part(first, first + static_cast<std::int64_t>(values.size()),
-                     [&](std::int64_t begin, std::int64_t end, double, double) {
+                     [&](std::int64_t begin, std::int64_t end, const PlanPart&) {
                        const auto part = values.subspan(static_cast<std::size_t>(begin - first),
                                                         static_cast<std::size_t>(end - begin));
                        double sums[kLanes] = {};

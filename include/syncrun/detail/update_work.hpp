@@ -15,7 +15,7 @@
 
 namespace syncrun::detail {
 
-inline constexpr std::size_t kMostStateVectors = 2;
+inline constexpr std::size_t kMostStateVectors = 3;
 
 /// One update, in place. All arrays are float32 or float64, have `elements` elements, and must not overlap.
 struct UpdateWork {

@@ -20,12 +20,13 @@ struct RuleAndType {
   using Rule = R;
   using T = E;
 };
-using Pairs = testing::Types<RuleAndType<Sgd, float>, RuleAndType<Sgd, double>, RuleAndType<Momentum, float>,
-                             RuleAndType<Momentum, double>, RuleAndType<Nesterov, float>, RuleAndType<Nesterov, double>,
-                             RuleAndType<Adagrad, float>, RuleAndType<Adagrad, double>, RuleAndType<RmsProp, float>,
-                             RuleAndType<RmsProp, double>, RuleAndType<Adadelta, float>, RuleAndType<Adadelta, double>,
-                             RuleAndType<Adam, float>, RuleAndType<Adam, double>, RuleAndType<Adamax, float>,
-                             RuleAndType<Adamax, double>>;
+template <class List>
+struct PairsOf;
+template <class... Rules>
+struct PairsOf<RuleList<Rules...>> {
+  using type = testing::Types<RuleAndType<Rules, float>..., RuleAndType<Rules, double>...>;
+};
+using Pairs = PairsOf<AllRules>::type;
 TYPED_TEST_SUITE(UpdateOfElements, Pairs);
 
 template <class Rule>
@@ -38,15 +39,17 @@ Rule third_step() {
 
 template <class T>
 struct Vectors {
-  explicit Vectors(std::size_t elements) : params(elements), gradient(elements), first(elements), second(elements) {
+  explicit Vectors(std::size_t elements)
+      : params(elements), gradient(elements), first(elements), second(elements), third(elements) {
     for (std::size_t i = 0; i < elements; ++i) {
       params[i] = std::sin(static_cast<T>(i));
       gradient[i] = std::cos(static_cast<T>(i) * 3);
       first[i] = static_cast<T>(i % 5) / 8;
       second[i] = static_cast<T>(i % 3) / 4;
+      third[i] = static_cast<T>(i % 2) / 2;
     }
   }
-  std::vector<T> params, gradient, first, second;
+  std::vector<T> params, gradient, first, second, third;
 
   template <class Rule>
   void update(const Rule& rule, std::size_t begin, std::size_t end) {
@@ -56,7 +59,7 @@ struct Vectors {
                              .place = UpdateWork::RulePlace::host,
                              .params = params.data() + begin,
                              .gradient = gradient.data() + begin,
-                             .state = {first.data() + begin, second.data() + begin},
+                             .state = {first.data() + begin, second.data() + begin, third.data() + begin},
                              .elements = end - begin});
   }
 };
@@ -75,6 +78,7 @@ TYPED_TEST(UpdateOfElements, GivesTheSameBitsForAnyDivisionOfTheElements) {
       EXPECT_EQ(pieces.params, whole.params) << elements << " elements, " << piece << " at a time";
       EXPECT_EQ(pieces.first, whole.first);
       EXPECT_EQ(pieces.second, whole.second);
+      EXPECT_EQ(pieces.third, whole.third);
     }
   }
 }
@@ -101,6 +105,26 @@ TEST(UpdateRules, AreRefusedByTheNameOfWhatMakesNoSense) {
             std::string::npos);
   EXPECT_EQ(complaint(Adam{}), "adam: step is the number of this update, from 1, got 0");
   EXPECT_EQ(complaint(Adamax{}), "adamax: step is the number of this update, from 1, got 0");
+  EXPECT_NE(complaint(SgdMomentum{.dampening = 1}).find("sgd_momentum: dampening"), std::string::npos);
+  EXPECT_EQ(
+      complaint(SgdMomentum{.momentum = 0, .nesterov = true}),
+      "sgd_momentum: nesterov requires a momentum above 0 and no dampening, got the momentum 0 and the dampening 0");
+  EXPECT_NE(complaint(RmsPropMomentum{.momentum = 1}).find("rmsprop_momentum: momentum"), std::string::npos);
+  EXPECT_NE(complaint(NAdam{.momentum_decay = -1, .step = 1}).find("nadam: momentum_decay"), std::string::npos);
+  EXPECT_NE(complaint(Lion{.beta2 = 1}).find("lion: beta2"), std::string::npos);
+  EXPECT_NE(complaint(RAdam{}).find("radam: step"), std::string::npos);
+  EXPECT_NE(complaint(AmsGrad{}).find("amsgrad: step"), std::string::npos);
+}
+
+// In an own body, these rules need the number of the step only for what depends on it.
+TEST(UpdateRules, NeedTheNumberOfTheStepOnlyIfTheyUseIt) {
+  EXPECT_NE(complaint(SgdMomentum{.dampening = 0.5}).find("sgd_momentum: step"), std::string::npos);
+  EXPECT_NE(complaint(Adagrad{.learning_rate_decay = 0.1}).find("adagrad: step"), std::string::npos);
+  EXPECT_NE(complaint(Adagrad{.initial_accumulator = 0.1}).find("adagrad: step"), std::string::npos);
+  const SgdMomentum momentum;
+  const Adagrad adagrad;
+  check_update_rule(UpdateKind::sgd_momentum, &momentum);
+  check_update_rule(UpdateKind::adagrad, &adagrad);
 }
 
 }  // namespace

@@ -247,12 +247,9 @@ class OffHostDevice : public detail::worker::devices::WorkerDevice {
         factor *= detail::clip_factor(plan.clip_norm(), norm);
       }
       const auto last = work.first + static_cast<std::int64_t>(work.elements);
-      plan.for_each_part(work.first, last, [&](std::int64_t begin, std::int64_t end, double rate, double decay) {
+      plan.for_each_part(work.first, last, [&](std::int64_t begin, std::int64_t end, const detail::PlanPart& own) {
         const auto at = static_cast<std::size_t>(begin - work.first);
-        Adam rule = *static_cast<const Adam*>(work.rule);
-        rule.learning_rate *= rate;
-        rule.weight_decay *= decay;
-        rule.decoupled_weight_decay *= decay;
+        const Adam rule = detail::rule_of_part(*static_cast<const Adam*>(work.rule), own);
         std::vector<float> gradient(static_cast<const float*>(work.gradient) + at,
                                     static_cast<const float*>(work.gradient) + (end - work.first));
         for (float& value : gradient) value = static_cast<float>(value * factor);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <new>
+#include <type_traits>
 
 #include "common/arrays/update_arithmetic.hpp"
 #include "syncrun/detail/step_plan.hpp"
@@ -185,13 +186,7 @@ __global__ void __launch_bounds__(kThreads)
     tiles_before += tiles;
     if (tile >= tiles) continue;
     __syncthreads();  // all threads have read the step of the part before
-    if (threadIdx.x == 0) {
-      Rule own = *rule;
-      own.learning_rate *= rate;
-      own.weight_decay *= plan[i + 3];
-      if constexpr (requires { own.decoupled_weight_decay; }) own.decoupled_weight_decay *= plan[i + 3];
-      new (common) Step(own);
-    }
+    if (threadIdx.x == 0) new (common) Step(rule_of_part(*rule, PlanPart{rate, plan[i + 3], plan[i + 4], plan[i + 5]}));
     __syncthreads();
     const Step step = *reinterpret_cast<const Step*>(common);
     for (; tile < tiles; tile += blocks) {
@@ -235,7 +230,7 @@ template <class Rule, class T>
 void launch(const UpdateWork& work, cudaStream_t stream) {
   const Vectors<T> x{static_cast<T*>(work.params),
                      static_cast<const T*>(work.gradient),
-                     {static_cast<T*>(work.state[0]), static_cast<T*>(work.state[1])},
+                     {static_cast<T*>(work.state[0]), static_cast<T*>(work.state[1]), static_cast<T*>(work.state[2])},
                      work.elements};
   if (!work.plan.empty()) return launch_planned<Rule, T>(work, x, stream);
   const bool packed = is_packed(x, Rule::kState.size());
@@ -270,28 +265,12 @@ void load() {
 }  // namespace
 
 void load_update_kernels() {
-  load<Sgd>();
-  load<Momentum>();
-  load<Nesterov>();
-  load<Adagrad>();
-  load<RmsProp>();
-  load<Adadelta>();
-  load<Adam>();
-  load<Adamax>();
+  []<class... Rules>(RuleList<Rules...>) { (load<Rules>(), ...); }(AllRules());
 }
 
 void apply_update(const UpdateWork& work, cudaStream_t stream) {
   if (work.elements == 0) return;
-  switch (work.kind) {
-    case UpdateKind::sgd: return launch_typed<Sgd>(work, stream);
-    case UpdateKind::momentum: return launch_typed<Momentum>(work, stream);
-    case UpdateKind::nesterov: return launch_typed<Nesterov>(work, stream);
-    case UpdateKind::adagrad: return launch_typed<Adagrad>(work, stream);
-    case UpdateKind::rmsprop: return launch_typed<RmsProp>(work, stream);
-    case UpdateKind::adadelta: return launch_typed<Adadelta>(work, stream);
-    case UpdateKind::adam: return launch_typed<Adam>(work, stream);
-    case UpdateKind::adamax: return launch_typed<Adamax>(work, stream);
-  }
+  arrays::with_rule_type(work.kind, [&]<class Rule>(std::type_identity<Rule>) { launch_typed<Rule>(work, stream); });
 }
 
 }  // namespace syncrun::detail::worker::devices::cuda::kernels
