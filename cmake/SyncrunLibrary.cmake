@@ -22,6 +22,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/arguments.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/asynchronous.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/averaged_weights.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/checkpoint.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/convert.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/cuda_worker.hpp

@@ -172,6 +172,7 @@ std::string_view to_string(UpdateKind kind) noexcept {
     case UpdateKind::radam: return "radam";
     case UpdateKind::adamax: return "adamax";
     case UpdateKind::lion: return "lion";
+    case UpdateKind::moving_average: return "moving_average";
   }
   return "an unknown rule";
 }

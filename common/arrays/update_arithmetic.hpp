@@ -328,6 +328,13 @@ struct UpdateStep<Lion, T> {
   T rate, kept1, added1, kept2, added2, decay, kept;
 };
 
+template <class T>
+struct UpdateStep<MovingAverage, T> {
+  constexpr explicit UpdateStep(const MovingAverage& rule) noexcept : rate(static_cast<T>(rule.learning_rate)) {}
+  constexpr void operator()(T& p, T g, T*) const { p += rate * (g - p); }
+  T rate;
+};
+
 /// Calls f(std::type_identity<Rule>()) for the rule of this kind.
 template <class F>
 void with_rule_type(UpdateKind kind, F&& f) {

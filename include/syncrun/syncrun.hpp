@@ -7,6 +7,7 @@
 #include "syncrun/arguments.hpp"
 #include "syncrun/array.hpp"
 #include "syncrun/asynchronous.hpp"
+#include "syncrun/averaged_weights.hpp"
 #include "syncrun/checkpoint.hpp"
 #include "syncrun/convert.hpp"
 #include "syncrun/cuda_worker.hpp"

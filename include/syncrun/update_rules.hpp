@@ -224,6 +224,13 @@ struct Lion {
 };
 
 namespace detail {
+/// The rule of AveragedWeights:  p += learning_rate (g - p). Here p is the average, and g are the parameters.
+struct MovingAverage {
+  static constexpr std::array<std::string_view, 0> kState{};
+  double learning_rate = 1;
+  double weight_decay = 0;
+};
+
 enum class UpdateKind : std::uint8_t {
   sgd,
   sgd_momentum,
@@ -240,7 +247,8 @@ enum class UpdateKind : std::uint8_t {
   nadam,
   radam,
   adamax,
-  lion
+  lion,
+  moving_average
 };
 
 template <class... Rules>
@@ -257,7 +265,7 @@ struct RuleList {
 };
 /// In the order of UpdateKind.
 using AllRules = RuleList<Sgd, SgdMomentum, Momentum, Nesterov, Adagrad, RmsProp, RmsPropMomentum, CenteredRmsProp,
-                          CenteredRmsPropMomentum, Adadelta, Adam, AmsGrad, NAdam, RAdam, Adamax, Lion>;
+                          CenteredRmsPropMomentum, Adadelta, Adam, AmsGrad, NAdam, RAdam, Adamax, Lion, MovingAverage>;
 
 template <class Rule>
   requires AllRules::kHas<Rule>

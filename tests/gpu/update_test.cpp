@@ -250,6 +250,27 @@ TEST_P(GpuTrainStep, GivesTheParametersOfTorchOptim) {
   expect_torch_optim<float>(session(), 4e-6);
 }
 
+template <class T>
+void expect_averages(sr::Session& session, double tolerance) {
+  const auto weights = torch_optim::starting_weights<T>(session);
+  auto ema = sr::averaged_weights(session, weights, {.decay = 0.9});
+  auto swa = sr::averaged_weights(session, weights, {.form = sr::AverageOptions::Form::equal});
+  auto step = sr::train_step<sr::Adam>(
+      session, not_here<T>, sr::replayable(&loss_and_gradient<T>), weights,
+      {.groups = torch_optim::groups_with({.beta1 = 0.8, .beta2 = 0.95}), .clip_norm = torch_optim::kClipNorm});
+  torch_optim::train<T>(session, sr::Adam{.learning_rate = 0.02, .weight_decay = 0.01}, step, [&] {
+    ema.update();
+    swa.update();
+  });
+  torch_optim::expect_near(session, ema.values(), torch_optim::kAdamEma, tolerance);
+  torch_optim::expect_near(session, swa.values(), torch_optim::kAdamSwa, tolerance);
+}
+
+TEST_P(GpuTrainStep, HasAveragesOfItsParameters) {
+  expect_averages<double>(session(), 1e-12);
+  expect_averages<float>(session(), 4e-6);
+}
+
 // The same rows in as many slices as before, and in more. The work after the last slice belongs to another graph.
 TEST_P(GpuTrainStep, ReplaysEachNumberOfSlicesAsItself) {
   auto weights = session().shared<float, 1>("weights");

@@ -13,6 +13,7 @@ import sys
 
 import torch
 from torch.optim import lr_scheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 ROWS, COLUMNS, STEPS, CLIP = 20, 12, 100, 1.0
 
@@ -40,8 +41,9 @@ class Lion(torch.optim.Optimizer):
                 self.state[p]["m"] = beta2 * m + (1 - beta2) * p.grad
 
 
-def train(make, rate, decay, own):
-    """`own` has the hyperparameters that only the last group has."""
+def train(make, rate, decay, own, average=None):
+    """`own` has the hyperparameters that only the last group has. `average` has the options of an AveragedModel, which
+    takes the parameters after each step. With it, the result is the average."""
     x, y, start = problem()
     parts = [part.clone().requires_grad_() for part in start.split(COLUMNS // 3)]
     groups = [
@@ -51,13 +53,49 @@ def train(make, rate, decay, own):
     ]
     optimizer = make(groups)
     schedule = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=15, T_mult=2)
+    averaged = None if average is None else AveragedModel(torch.nn.ParameterList(parts), **average)
     for _ in range(STEPS):
         optimizer.zero_grad()
         ((x @ torch.cat(parts) - y) ** 2).mean().backward()
         torch.nn.utils.clip_grad_norm_(parts, CLIP)
         optimizer.step()
         schedule.step()
-    return torch.cat(parts).tolist()
+        if averaged is not None:
+            averaged.update_parameters(torch.nn.ParameterList(parts))
+    return torch.cat(parts if averaged is None else list(averaged.module)).tolist()
+
+
+OUTPUTS = 5
+
+
+def train_matrices(make, decay):
+    """Two matrices, one with more rows and one with more columns, and a vector that only Adafactor trains."""
+    x, y, start = problem()
+    x = x[:, : COLUMNS // 2]
+    target = torch.stack([y.roll(i) for i in range(OUTPUTS)], 1)
+    first = start.repeat(2).reshape(COLUMNS // 2, 4).clone().requires_grad_()
+    second = start.repeat(2)[: 4 * OUTPUTS].reshape(4, OUTPUTS).flip(1).clone().requires_grad_()
+    bias = start[:OUTPUTS].clone().requires_grad_()
+    is_factored = make is O.Adafactor
+    optimizer = make([first, second] + ([bias] if is_factored else []), lr=0.05, weight_decay=decay)
+    schedule = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=15, T_mult=2)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        bias.grad = None
+        ((x @ first @ second + bias - target) ** 2).mean().backward()
+        optimizer.step()
+        schedule.step()
+    return torch.cat([first.flatten(), second.flatten(), bias]).tolist()
+
+
+def in_float64(train):
+    """torch.optim.Muon computes in bfloat16. Its iterations are compared in float64, without rounding."""
+    rounded = torch.Tensor.bfloat16
+    torch.Tensor.bfloat16 = lambda self: self.clone()
+    try:
+        return train()
+    finally:
+        torch.Tensor.bfloat16 = rounded
 
 
 BETAS = {"betas": (0.8, 0.95)}
@@ -85,6 +123,13 @@ RULES = {
     "kRAdam": lambda: train(lambda g: O.RAdam(g, 0.02), 0.02, 0.01, BETAS),
     "kRAdamW": lambda: train(lambda g: O.RAdam(g, 0.02, decoupled_weight_decay=True), 0.02, 0.1, {}),
     "kAdamax": lambda: train(lambda g: O.Adamax(g, 0.02), 0.02, 0.01, BETAS),
+    "kAdamEma": lambda: train(
+        lambda g: O.Adam(g, 0.02), 0.02, 0.01, BETAS, {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}),
+    "kAdamSwa": lambda: train(lambda g: O.Adam(g, 0.02), 0.02, 0.01, BETAS, {}),
+    "kAdafactor": lambda: train_matrices(O.Adafactor, 0.1),
+    "kMuon": lambda: in_float64(lambda: train_matrices(O.Muon, 0.1)),
+    "kMuonMatched": lambda: in_float64(
+        lambda: train_matrices(lambda p, **o: O.Muon(p, nesterov=False, adjust_lr_fn="match_rms_adamw", **o), 0.1)),
     "kLion": lambda: train(lambda g: Lion(g, 0.01, (0.9, 0.99), 0.0), 0.01, 0.1, BETAS),
 }
 
@@ -171,6 +216,7 @@ inline constexpr int kRows = {ROWS};
 inline constexpr int kColumns = {COLUMNS};
 inline constexpr int kSteps = {STEPS};
 inline constexpr double kClipNorm = {CLIP};
+inline constexpr int kOutputs = {OUTPUTS};
 
 constexpr double x(int i, int j) {{ return ((7 * i + 5 * j + 3 * i * j) % 17 - 8) / 16.0; }}
 constexpr double y(int i) {{ return ((5 * i + 2) % 13 - 6) / 8.0; }}
