@@ -320,9 +320,10 @@ struct UpdateStep<Lion, T> {
   constexpr void operator()(T& p, T g, T* state) const {
     g += decay * p;
     const T direction = kept1 * state[0] + added1 * g;
-    // Of 0 and NaN, the product is the change.
-    const T change = direction > 0 ? rate : (direction < 0 ? -rate : rate * direction);
-    p = kept * p - change;
+    // Two selections of constants, because the compiler makes vector code of them.
+    const T above = direction > 0 ? T{1} : T{0};
+    const T below = direction < 0 ? T{1} : T{0};
+    p = kept * p - rate * (above - below + 0 * direction);  // not finite if the direction is not
     state[0] = kept2 * state[0] + added2 * g;
   }
   T rate, kept1, added1, kept2, added2, decay, kept;
