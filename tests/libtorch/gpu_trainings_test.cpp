@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/libtorch/gpu_samples.hpp"
+#include "tests/libtorch/matrix_trainer.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace {
@@ -361,6 +362,10 @@ TEST_P(LibtorchTrainingOnGpus, CanUseAnOptimizerOfLibtorch) {
     const double loss = take_serial_step(alone, adam);
     EXPECT_NEAR(step(x(), y()) / loss, 1, 1e-5) << "step " << i;
   }
+}
+
+TEST_P(LibtorchTrainingOnGpus, OfMatricesByMuonAndAdafactorIsThatOfPython) {
+  matrices::expect_as_python(session(), 1e-10);
 }
 
 }  // namespace

@@ -1,0 +1,103 @@
+#pragma once
+
+// Optimizers that LibTorch has only in Python: Muon and Adafactor. They are for a body of your own, like all optimizers of
+// LibTorch (docs/libtorch.md, "An optimizer of LibTorch"). They cannot be the rule of train_step(): a rule there updates each
+// element by itself, in any share of the flat vector, but these need whole matrices.
+//
+// Every rank has all of the state, and computes the whole update. After average(), all ranks have the same gradients, so
+// their parameters stay equal. On a GPU, no function here waits for the device.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "syncrun/detail/export.hpp"
+
+namespace syncrun::libtorch {
+
+/// Options of Muon, of each of its groups. The defaults are those of torch.optim.Muon.
+struct SYNCRUN_EXPORT MuonOptions : ::torch::optim::OptimizerCloneableOptions<MuonOptions> {
+  /// How the rate depends on the shape [rows, columns] of a matrix.
+  enum class Rate : std::int64_t {
+    original,           ///< lr sqrt(max(1, rows / columns)).
+    match_rms_adamw,    ///< 0.2 lr sqrt(max(rows, columns)): rates and decays of AdamW fit.
+    spectral_unclamped  ///< lr sqrt(rows / columns).
+  };
+
+  /// a, b and c of an iteration X = a X + (b A + c A A) X, with A = X X^T.
+  using Coefficients = std::tuple<double, double, double>;
+
+  explicit MuonOptions(double rate = 1e-3) : lr_(rate) {}
+  TORCH_ARG(double, lr);
+  TORCH_ARG(double, weight_decay) = 0.1;  ///< Decoupled: the matrix is first multiplied by 1 - lr weight_decay.
+  TORCH_ARG(double, momentum) = 0.95;
+  TORCH_ARG(bool, nesterov) = true;
+  TORCH_ARG(double, eps) = 1e-7;
+  TORCH_ARG(std::int64_t, ns_steps) = 5;  ///< Iterations of Newton and Schulz.
+  TORCH_ARG(Coefficients, ns_coefficients) = {3.4445, -4.7750, 2.0315};
+  TORCH_ARG(Rate, rate) = Rate::original;
+  TORCH_ARG(::torch::ScalarType, ns_type) = ::torch::kBFloat16;  ///< Of the iterations. PyTorch's is bfloat16.
+
+ public:
+  void serialize(::torch::serialize::InputArchive& archive) override;
+  void serialize(::torch::serialize::OutputArchive& archive) const override;
+  double get_lr() const override;
+  void set_lr(double rate) override;
+};
+
+/// Muon, for matrices in the hidden layers: B = momentum B + (1 - momentum) G, then U = momentum B + (1 - momentum) G, or
+/// U = B without nesterov. The matrix changes by -lr O, where O has the singular vectors of U and singular values near 1.
+/// Source: K. Jordan, "Muon: An optimizer for hidden layers in neural networks" (2024), as in torch.optim.Muon (PyTorch
+/// 2.15).
+///
+/// Embeddings, the last layer, biases and weights of norms belong to another optimizer, such as torch::optim::AdamW.
+/// Parameters have two dimensions. Otherwise, the constructor throws Error (usage).
+class SYNCRUN_EXPORT Muon : public ::torch::optim::Optimizer {
+ public:
+  explicit Muon(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                const MuonOptions& defaults = MuonOptions());
+  explicit Muon(std::vector<::torch::Tensor> parameters, const MuonOptions& defaults = MuonOptions());
+
+  /// Updates the parameters that have a gradient. Returns what the closure returned.
+  ::torch::Tensor step(LossClosure closure = nullptr) override;
+  void save(::torch::serialize::OutputArchive& archive) const override;
+  void load(::torch::serialize::InputArchive& archive) override;
+};
+
+/// Options of Adafactor, of each of its groups. The defaults are those of torch.optim.Adafactor.
+struct SYNCRUN_EXPORT AdafactorOptions : ::torch::optim::OptimizerCloneableOptions<AdafactorOptions> {
+  explicit AdafactorOptions(double rate = 1e-2) : lr_(rate) {}
+  TORCH_ARG(double, lr);
+  TORCH_ARG(double, beta2_decay) = -0.8;
+  TORCH_ARG(std::optional<double>, eps1) = std::nullopt;  ///< Without a value, the epsilon of the parameter's type.
+  TORCH_ARG(double, eps2) = 1e-3;
+  TORCH_ARG(double, d) = 1;             ///< The largest root mean square of an update before it is scaled by the rate.
+  TORCH_ARG(double, weight_decay) = 0;  ///< Decoupled.
+
+ public:
+  void serialize(::torch::serialize::InputArchive& archive) override;
+  void serialize(::torch::serialize::OutputArchive& archive) const override;
+  double get_lr() const override;
+  void set_lr(double rate) override;
+};
+
+/// Adafactor: for a matrix [rows, columns], it stores the means of the squared gradient of each row and each column, so the
+/// state has rows + columns numbers. For more dimensions, the last two are the matrix. A vector has a state as long as
+/// itself. Source: N. Shazeer, M. Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", arXiv
+/// 1804.04235, as in torch.optim.Adafactor (PyTorch 2.15).
+class SYNCRUN_EXPORT Adafactor : public ::torch::optim::Optimizer {
+ public:
+  explicit Adafactor(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                     const AdafactorOptions& defaults = AdafactorOptions());
+  explicit Adafactor(std::vector<::torch::Tensor> parameters, const AdafactorOptions& defaults = AdafactorOptions());
+
+  /// Updates the parameters that have a gradient. Returns what the closure returned.
+  ::torch::Tensor step(LossClosure closure = nullptr) override;
+  void save(::torch::serialize::OutputArchive& archive) const override;
+  void load(::torch::serialize::InputArchive& archive) override;
+};
+
+}  // namespace syncrun::libtorch
