@@ -25,13 +25,14 @@ namespace syncrun {
 
 /// Options of averaged_weights().
 struct AverageOptions {
+  /// What is averaged.
   enum class Form : bool {
     exponential,  ///< average = decay average + (1 - decay) parameters, as PyTorch's AveragedModel with get_ema_avg_fn.
     equal         ///< The mean of all parameters that it took (SWA), as PyTorch's AveragedModel with get_swa_avg_fn.
   };
-  Form form = Form::exponential;
-  double decay = 0.999;     ///< From 0 to below 1. Of the exponential form.
-  std::string_view name{};  ///< Of the variable. Empty: "weights.average" for parameters with the name "weights".
+  Form form = Form::exponential;  ///< What is averaged.
+  double decay = 0.999;           ///< From 0 to below 1. Of the exponential form.
+  std::string_view name{};        ///< Of the variable. Empty: "weights.average" for parameters with the name "weights".
 };
 
 namespace detail {

@@ -112,16 +112,22 @@ inline double cosine_restarts(std::int64_t step, const RestartPeriods& periods) 
 /// A cycle of one_cycle(). Its rates are fractions of the highest one.
 struct OneCycle {
   /// The form of the curve between two rates.
-  enum class Curve : bool { cosine, line };
-  /// After it has fallen to `first`, the rate of a cycle with three phases falls to `last` in the third.
-  enum class Phases : bool { two, three };
+  enum class Curve : bool {
+    cosine,  ///< Half a period of a cosine.
+    line     ///< A line.
+  };
+  /// How the rate falls after it has risen.
+  enum class Phases : bool {
+    two,   ///< From 1 to `last`.
+    three  ///< From 1 to `first`, in as many steps as it rose, and then to `last`.
+  };
 
   std::int64_t steps = 0;        ///< The number of steps of the whole cycle, at least 2.
   double rising = 0.3;           ///< The fraction of the steps in which the rate rises. With three phases, at most 0.5.
   double first = 1.0 / 25;       ///< The rate in the first step. In OneCycleLR, 1 / div_factor.
   double last = 1.0 / 25 / 1e4;  ///< The rate in the last step. In OneCycleLR, first / final_div_factor.
-  Curve curve = Curve::cosine;
-  Phases phases = Phases::two;
+  Curve curve = Curve::cosine;   ///< The form of the curve between two rates.
+  Phases phases = Phases::two;   ///< How the rate falls after it has risen.
   double lowest_momentum = 0.85;   ///< At the highest rate.
   double highest_momentum = 0.95;  ///< In the first and the last step.
 };
@@ -161,16 +167,24 @@ inline double one_cycle_momentum(std::int64_t step, const OneCycle& cycle) noexc
 
 /// Options of ReduceOnPlateau.
 struct PlateauOptions {
-  enum class Better : bool { lower, higher };
-  enum class Threshold : bool { relative, absolute };
+  /// Which metric is better.
+  enum class Better : bool {
+    lower,  ///< A lower one, such as a loss.
+    higher  ///< A higher one, such as an accuracy.
+  };
+  /// What the threshold is.
+  enum class Threshold : bool {
+    relative,  ///< A fraction of the best metric.
+    absolute   ///< A difference from the best metric.
+  };
 
-  Better better = Better::lower;  ///< Which metric is better.
-  double factor = 0.1;            ///< A reduction multiplies the rate by it. From 0 to below 1.
-  std::int64_t patience = 10;     ///< This many metrics in a row may be no better than the best.
-  double threshold = 1e-4;        ///< By how much a metric must be better than the best.
-  Threshold threshold_is = Threshold::relative;
-  std::int64_t cooldown = 0;   ///< After a reduction, this many metrics do not count as no better.
-  double lowest = 0;           ///< The lowest rate.
+  Better better = Better::lower;                 ///< Which metric is better.
+  double factor = 0.1;                           ///< A reduction multiplies the rate by it. From 0 to below 1.
+  std::int64_t patience = 10;                    ///< This many metrics in a row may be no better than the best.
+  double threshold = 1e-4;                       ///< By how much a metric must be better than the best.
+  Threshold threshold_is = Threshold::relative;  ///< What the threshold is.
+  std::int64_t cooldown = 0;                     ///< After a reduction, this many metrics do not count as no better.
+  double lowest = 0;                             ///< The lowest rate.
   double least_change = 1e-8;  ///< A smaller change of the rate is left out. In ReduceLROnPlateau, eps.
 };
 
@@ -185,8 +199,8 @@ class ReduceOnPlateau {
  public:
   /// For checkpoints: all that changes.
   struct State {
-    double learning_rate = 0;
-    double best = 0;
+    double learning_rate = 0;        ///< The rate from now on.
+    double best = 0;                 ///< The best metric so far.
     std::int64_t no_better = 0;      ///< How many metrics in a row were no better.
     std::int64_t cooldown_left = 0;  ///< How many metrics the cooldown still lasts.
   };
@@ -222,7 +236,9 @@ class ReduceOnPlateau {
     }
     return state_.learning_rate;
   }
+  /// The rate from now on.
   double learning_rate() const noexcept { return state_.learning_rate; }
+  /// All that changes, for a checkpoint.
   const State& state() const noexcept { return state_; }
   /// Continues from a state of another ReduceOnPlateau with the same options.
   void set_state(const State& state) noexcept { state_ = state; }

@@ -26,10 +26,10 @@ struct ParameterGroup {
   double learning_rate = 1;
   /// The factor of the rule's weight_decay and decoupled_weight_decay.
   double weight_decay = 1;
-  /// In place of the rule's own, each from 0 to below 1. An error if the rule has none.
+  /// In place of the rule's momentum, from 0 to below 1. An error if the rule has none.
   std::optional<double> momentum{};
-  std::optional<double> beta1{};
-  std::optional<double> beta2{};
+  std::optional<double> beta1{};  ///< The same for beta1.
+  std::optional<double> beta2{};  ///< The same for beta2.
 };
 
 /// Options of a training step.

@@ -114,7 +114,8 @@ struct CenteredRmsProp {
   double weight_decay = 0;
 };
 
-/// CenteredRmsProp with the momentum of RmsPropMomentum.
+/// s and a are those of CenteredRmsProp, which says what decay does. With the momentum of RmsPropMomentum:
+/// b = momentum b + g / (sqrt(s - a^2) + epsilon),  p -= learning_rate b.
 struct CenteredRmsPropMomentum {
   static constexpr std::array<std::string_view, 3> kState{"s", "a", "b"};
   double learning_rate = 0.001;
@@ -149,7 +150,8 @@ struct Adam {
   std::int64_t step = 0;
 };
 
-/// Adam that divides by the largest v so far:  largest_v = max(largest_v, v), in place of v in the formula for p.
+/// Adam that divides by the largest v so far. m and v are those of Adam, with beta1 and beta2. largest_v = max(largest_v, v),
+/// p -= learning_rate / (1 - beta1^step) m / (sqrt(largest_v / (1 - beta2^step)) + epsilon).
 /// Source: S. Reddi, S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", arXiv 1904.09237, algorithm 2, with the
 /// corrections of Adam, as in PyTorch (amsgrad=True).
 struct AmsGrad {

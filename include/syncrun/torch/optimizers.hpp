@@ -30,6 +30,7 @@ struct SYNCRUN_EXPORT MuonOptions : ::torch::optim::OptimizerCloneableOptions<Mu
   /// a, b and c of an iteration X = a X + (b A + c A A) X, with A = X X^T.
   using Coefficients = std::tuple<double, double, double>;
 
+  /// With this learning rate.
   explicit MuonOptions(double rate = 1e-3) : lr_(rate) {}
   TORCH_ARG(double, lr);
   TORCH_ARG(double, weight_decay) = 0.1;  ///< Decoupled: the matrix is first multiplied by 1 - lr weight_decay.
@@ -54,11 +55,14 @@ struct SYNCRUN_EXPORT MuonOptions : ::torch::optim::OptimizerCloneableOptions<Mu
 /// 2.15).
 ///
 /// Embeddings, the last layer, biases and weights of norms belong to another optimizer, such as torch::optim::AdamW.
-/// Parameters have two dimensions. Otherwise, the constructor throws Error (usage).
+/// All parameters have two dimensions.
 class SYNCRUN_EXPORT Muon : public ::torch::optim::Optimizer {
  public:
+  /// Optimizes groups of parameters. A group without options has the defaults. Throws Error (usage) if a parameter has not
+  /// two dimensions.
   explicit Muon(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
                 const MuonOptions& defaults = MuonOptions());
+  /// Optimizes parameters, as one group.
   explicit Muon(std::vector<::torch::Tensor> parameters, const MuonOptions& defaults = MuonOptions());
 
   /// Updates the parameters that have a gradient. Returns what the closure returned.
@@ -69,6 +73,7 @@ class SYNCRUN_EXPORT Muon : public ::torch::optim::Optimizer {
 
 /// Options of Adafactor, of each of its groups. The defaults are those of torch.optim.Adafactor.
 struct SYNCRUN_EXPORT AdafactorOptions : ::torch::optim::OptimizerCloneableOptions<AdafactorOptions> {
+  /// With this learning rate.
   explicit AdafactorOptions(double rate = 1e-2) : lr_(rate) {}
   TORCH_ARG(double, lr);
   TORCH_ARG(double, beta2_decay) = -0.8;
@@ -90,8 +95,10 @@ struct SYNCRUN_EXPORT AdafactorOptions : ::torch::optim::OptimizerCloneableOptio
 /// 1804.04235, as in torch.optim.Adafactor (PyTorch 2.15).
 class SYNCRUN_EXPORT Adafactor : public ::torch::optim::Optimizer {
  public:
+  /// Optimizes groups of parameters. A group without options has the defaults.
   explicit Adafactor(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
                      const AdafactorOptions& defaults = AdafactorOptions());
+  /// Optimizes parameters, as one group.
   explicit Adafactor(std::vector<::torch::Tensor> parameters, const AdafactorOptions& defaults = AdafactorOptions());
 
   /// Updates the parameters that have a gradient. Returns what the closure returned.
