@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -219,6 +220,17 @@ auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Sha
   using Bodies = detail::BodiesOf<kLoss, Net>;
   return syncrun::train_step<Rule>(session, Bodies::template step<kBackward, CpuWorker>(),
                                    Bodies::template cuda_step<kBackward>(), net, params, named);
+}
+
+/// Does not compile, and says why: an optimizer is no rule.
+template <class Optimizer, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net>
+  requires std::is_base_of_v<::torch::optim::Optimizer, Optimizer>
+void train_step(Session&, const Replicated<Replica<Net>>&, const Shared<float, 1>&, const TrainStepOptions& = {}) {
+  static_assert(
+      sizeof(Optimizer) == 0,
+      "an optimizer of LibTorch cannot be the rule of a train step, replicated or sharded: a step updates any "
+      "share of the flat vector of parameters, element by element. Use a rule of Syncrun, such as sr::Adam, or "
+      "run the optimizer in a body of your own, after average() (docs/libtorch.md)");
 }
 
 /// An evaluation. evaluation() makes it. R is the result. `Passed...` lists the parameters of the loss for which the
