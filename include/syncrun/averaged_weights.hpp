@@ -53,7 +53,8 @@ void move_average(Worker& worker, Local<const T, 1> params, Local<T, 1> average,
 
 }  // namespace detail
 
-/// An average of parameters. The function averaged_weights() makes it. T is float or double. Called by the master.
+/// An average of parameters. The function averaged_weights() makes it. T is float or double. Called by the master. It is
+/// movable, but not copyable, because it counts its updates.
 template <class T>
 class AveragedWeights {
  public:
@@ -72,6 +73,7 @@ class AveragedWeights {
   /// Starts the same and returns without waiting. A step that is started afterwards changes the parameters only after
   /// they have been taken.
   [[nodiscard]] Future<void> async() {
+    check_held();
     const bool is_mean = form_ == AverageOptions::Form::equal;
     const double rate = updates_ == 0 ? 1 : is_mean ? 1 / static_cast<double>(updates_ + 1) : 1 - decay_;
     auto taken = function_.async(params_, average_, rate);
@@ -82,11 +84,18 @@ class AveragedWeights {
   /// The average, equal on every rank if the parameters are. Zero before the first update. It can stand where the
   /// parameters can: in an evaluation, in a file. An evaluation of a module of LibTorch uses the buffers that the module has
   /// at the time.
-  Shared<T, 1> values() const { return average_; }
+  Shared<T, 1> values() const {
+    check_held();
+    return average_;
+  }
   /// How many times it has taken parameters. A checkpoint needs this number and values().
-  std::int64_t updates() const noexcept { return updates_; }
+  std::int64_t updates() const {
+    check_held();
+    return updates_;
+  }
   /// Sets this number. Throws Error (usage) if it is negative.
   void set_updates(std::int64_t updates) {
+    check_held();
     if (updates < 0)
       throw Error(ErrorKind::usage, "set_updates: updates is at least 0, got " + std::to_string(updates));
     updates_ = updates;
@@ -100,9 +109,13 @@ class AveragedWeights {
         average_(std::move(average)),
         form_(options.form),
         decay_(options.decay) {}
+  AveragedWeights(AveragedWeights&&) noexcept = default;
+  AveragedWeights& operator=(AveragedWeights&&) noexcept = default;
 
  private:
   using Inner = Function<void, Local<const T, 1>, Local<T, 1>, double>;
+
+  void check_held() const { detail::held(detail::HandleAccess::record(function_), "AveragedWeights"); }
 
   Inner function_;
   Shared<T, 1> params_;

@@ -235,6 +235,15 @@ TEST_P(MovedFrom, TrainStepIsAnError) {
   EXPECT_MOVED_FROM("Shared", sr::train_step<sr::Sgd>(session(), half_square, moved_from(weights)));
 }
 
+TEST_P(MovedFrom, AveragedWeightsAreAnError) {
+  auto weights = shared();
+  auto average = sr::averaged_weights(session(), weights);
+  moved_from(average);
+  EXPECT_MOVED_FROM("AveragedWeights", average.update(), average.async(), average.values(), average.updates(),
+                    average.set_updates(1));
+  EXPECT_MOVED_FROM("Shared", sr::averaged_weights(session(), moved_from(weights)));
+}
+
 TEST_P(MovedFrom, CheckpointAndWhatItIsToHoldAreErrors) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "run";
