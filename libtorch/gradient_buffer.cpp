@@ -172,12 +172,14 @@ void BoundModule::bind(std::span<float> params, std::span<float> gradient, const
   check_size(params.size());
   bind_params(params.data());
   bind_gradient(gradient, device_.is_cpu() || call.report);
+  state_->note_use(ModuleState::Use::training);
   ++steps_;
 }
 
 void BoundModule::bind_to_read(std::span<const float> params) {
   check_unchanged();
   check_size(params.size());
+  state_->note_use(ModuleState::Use::evaluation);
   bind_params(const_cast<float*>(params.data()));  // LibTorch has no tensors that are const
 }
 

@@ -51,6 +51,7 @@ std::uint32_t ModuleState::buffer_versions() const {
 void ModuleState::keep(const Caller& caller) {
   run_on(caller, [&] {
     drop();
+    use_ = Use::none;
     was_synced_ = is_synced();
     for (const ModuleTensor& each : other_tensors(*module_)) tensors_.emplace_back(each.tensor, each.tensor.clone());
     generators_.emplace_back(at::globalContext().defaultGenerator(at::kCPU), ::torch::Tensor());
@@ -80,7 +81,9 @@ void ModuleState::drop() noexcept {
 }
 
 std::string ModuleState::describe() const {
+  if (use_ == Use::none) return {};
   std::string text = "module\n" + parts_;
+  if (use_ == Use::evaluation) return text;
   for (const auto& each : module_->named_modules("", false)) {
     const nn::Module& module = *each.value();
     const std::string name = " " + module.name() + " '" + each.key() + "'\n";

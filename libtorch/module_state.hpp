@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +21,10 @@ class ModuleState : public syncrun::detail::StateKeeper {
   /// `parameters` has the places of the parameters in the flat vector.
   ModuleState(std::shared_ptr<::torch::nn::Module> module, const std::vector<BoundParameter>& parameters);
 
+  /// A call computes with the module: to train it, or to evaluate it.
+  enum class Use : std::uint8_t { none, evaluation, training };
+  void note_use(Use use) { use_ = std::max(use_, use); }
+
   /// Changes whenever a buffer or a frozen parameter is written.
   std::uint32_t buffer_versions() const;
   /// Whether all ranks have had the same buffers when note_synced() was called last, and no buffer was written since.
@@ -35,6 +40,7 @@ class ModuleState : public syncrun::detail::StateKeeper {
   std::shared_ptr<::torch::nn::Module> module_;
   std::string parts_;  // a line for each parameter
   std::uint32_t synced_versions_ = 0;
+  Use use_ = Use::none;  // since keep()
   // of keep():
   std::vector<std::pair<::torch::Tensor, ::torch::Tensor>> tensors_;   // a tensor and its copy
   std::vector<std::pair<at::Generator, ::torch::Tensor>> generators_;  // a generator and its state

@@ -13,14 +13,20 @@
 
 namespace syncrun::libtorch::detail {
 
-std::vector<TensorChecksum> checksums_of(const ::torch::nn::Module& module) {
+namespace {
+
+std::uint64_t checksum_of(const ::torch::Tensor& tensor) {
   const ::torch::NoGradGuard no_gradients;
+  const ::torch::Tensor here = tensor.detach().to(::torch::kCPU).contiguous();
+  return std::hash<std::string_view>()({static_cast<const char*>(here.data_ptr()), here.nbytes()});
+}
+
+}  // namespace
+
+std::vector<TensorChecksum> checksums_of(const ::torch::nn::Module& module) {
   std::vector<TensorChecksum> checksums;
-  for (const ModuleTensor& each : all_tensors(module)) {
-    const ::torch::Tensor here = each.tensor.detach().to(::torch::kCPU).contiguous();
-    const std::string_view bytes(static_cast<const char*>(here.data_ptr()), here.nbytes());
-    checksums.push_back({each.names.front(), std::hash<std::string_view>()(bytes)});
-  }
+  for (const ModuleTensor& each : all_tensors(module))
+    checksums.push_back({each.names.front(), checksum_of(each.tensor)});
   return checksums;
 }
 
@@ -28,7 +34,8 @@ void check_equal_modules(Comm& comm, const ::torch::nn::Module& module) {
   const auto is_equal = [&comm](std::uint64_t sum) {
     return comm.all_reduce(sum, Reduction::min) == comm.all_reduce(sum, Reduction::max);
   };
-  const std::vector<TensorChecksum> checksums = checksums_of(module);
+  std::vector<TensorChecksum> checksums;
+  for (const auto& each : module.named_parameters()) checksums.push_back({each.key(), checksum_of(each.value())});
   std::uint64_t together = 0;
   for (const TensorChecksum& each : checksums) together = together * 31 + each.sum;
   if (is_equal(together)) return;

@@ -127,13 +127,13 @@ class Function {
     (detail::Parameter<Passed>::add(call, arguments), ...);
     return call.measure();
   }
-  /// Makes one call on these ranks, with all outputs, and leaves the result as it arrives. See Session::verify.
+  /// Makes one call on these ranks, and leaves the result as it arrives. See Session::verify.
   void run_once(detail::CallResult& result, std::span<const int> ranks,
                 typename detail::Parameter<Passed>::Passed... arguments, const CallOptions& options) const {
     if (!target_.ranks().empty())
       throw Error(ErrorKind::usage,
                   "verify: '" + name() + "' runs on some of the ranks: pass the function for all of them");
-    detail::CallBuilder call(record_, ranks, options);
+    detail::CallBuilder call(record_, ranks, options, choice_);
     (detail::Parameter<Passed>::add(call, arguments), ...);
     call.run(result);
   }

@@ -236,7 +236,8 @@ struct CallOptions {
 /// Options of Session::verify.
 struct VerifyOptions {
   /// The largest relative difference that counts as equal. That of an array is the norm of the difference, divided by the
-  /// norm of the values on one rank. Sums of float32 in another order differ by about 1e-6.
+  /// norm of the values on one rank. Sums of float32 in another order differ by about 1e-6. Allow more where rounding is
+  /// coarser (bfloat16, and TF32 in convolutions on GPUs), and where values nearly cancel, as a gradient at a minimum.
   double tolerance = 1e-4;
 };
 

@@ -107,21 +107,23 @@ class Session {
 
   /// Is my program the same on one worker and on many? Returns a verifier, which the program calls with the arguments of
   /// the function or the training step: `std::cout << session.verify(step)(x, y, {.learning_rate = 1e-3});`. It makes the
-  /// call on each rank alone, on all ranks, with other shares, and in slices. It compares results, variables that are
-  /// written through an Update, and the gradient of a step with those of rank 0. The result says what differs, by how much,
-  /// and the likely reason.
+  /// call on each of the first eight ranks alone, on all ranks, with other shares, and in slices. It compares results,
+  /// variables that are written through an Update, and the gradient of a step with those of rank 0. The result says what
+  /// differs, by how much, and the likely reason.
   ///
-  /// Afterwards, variables, the number of steps, the weights, the random generators of workers and of LibTorch, and the
-  /// buffers of Replicas are as before. The values of the variables that the call may write are kept in host memory
-  /// meanwhile. Other effects of a body stay, for example on its own objects. Blocks.
+  /// Afterwards, variables, the number of steps, the weights, and the random generators of workers are as before. So are
+  /// the buffers of Replicas, and LibTorch's random generator on workers that have one. Other effects of a body stay, for
+  /// example on its own objects. Meanwhile, host memory holds the variables that the call may write, once if all ranks have
+  /// equal copies, and two or three copies of the gradient as float64. Blocks.
   ///
-  /// The verifier refers to the session and to a step. It throws Error: usage (the session has calls in flight that failed,
-  /// the function runs on some ranks only, or it writes a Value), function (the call fails on rank 0 too), and as a call,
-  /// worker_lost and timeout. Include verify.hpp.
+  /// The verifier refers to the session and to a step. It throws Error: usage (the function is of another session or for
+  /// some ranks only, has a Sliced or a PerWorker parameter, or may write a Value), the error of the call if it fails on
+  /// rank 0 too, and the error of an earlier call whose future is gone. Include verify.hpp.
   template <class F>
-  Verifier<F> verify(F& f, const VerifyOptions& options = {});
+  [[nodiscard]] Verifier<F> verify(F& f, const VerifyOptions& options = {});
   template <class R, class... Passed>
-  Verifier<Function<R, Passed...>> verify(const Function<R, Passed...>& f, const VerifyOptions& options = {});
+  [[nodiscard]] Verifier<Function<R, Passed...>> verify(const Function<R, Passed...>& f,
+                                                        const VerifyOptions& options = {});
 
   /// The process ids of the workers, by rank.
   std::vector<int> worker_pids() const { return detail::worker_pids_of(*core_); }

@@ -166,8 +166,8 @@ class TrainStep {
   detail::VerifiedParts verified() const {
     check_held();
     detail::VerifiedParts parts{.function = detail::HandleAccess::record(function_)};
-    parts.written = {detail::record_of(params_), detail::record_of(slice_gradient_), detail::record_of(plan_)};
-    for (const Shared<T, 1>& vector : state_) parts.written.push_back(detail::record_of(vector));
+    parts.own = {detail::record_of(params_), detail::record_of(slice_gradient_), detail::record_of(plan_)};
+    for (const Shared<T, 1>& vector : state_) parts.own.push_back(detail::record_of(vector));
     parts.gradient = detail::record_of(gradient_);
     if (!plan_numbers_.empty() && plan_numbers_[detail::StepPlan::kClipNorm] != 0)
       parts.clipping = detail::record_of(plan_);

@@ -51,6 +51,7 @@ struct Verification {
   VerifyReason reason = VerifyReason::none;   ///< The likely reason of the differences.
   std::string advice;                         ///< The reason in words, and what to do. Empty without differences.
   std::vector<std::string> notes;             ///< What was not compared, and why.
+  bool has_several_ranks = true;              ///< Otherwise, only slices were compared.
 
   /// Whether everything that was compared is the same.
   bool is_same() const noexcept { return differences.empty(); }
@@ -70,8 +71,11 @@ namespace detail {
 /// Adds the variable of an argument if the call may write it.
 template <class Parameter, class Argument>
 void add_written(VerifiedParts& parts, const Argument& argument) {
-  if constexpr (Parameter::type.kind == ArgumentKind::update) parts.updates.push_back(argument.record());
-  else if constexpr (Parameter::type.kind == ArgumentKind::local) parts.written.push_back(argument.record());
+  constexpr bool kIsUpdate = Parameter::type.kind == ArgumentKind::update;
+  if constexpr (kIsUpdate || Parameter::type.kind == ArgumentKind::local) {
+    if (argument.record() == nullptr) return;  // the call says so
+    (kIsUpdate ? parts.updates : parts.written).push_back(argument.record());
+  }
 }
 
 /// The body that changes the state of a worker.
@@ -118,7 +122,10 @@ class Verifier<Function<R, Passed...>> {
   /// Makes the calls and compares. See Session::verify.
   Verification operator()(typename detail::Parameter<Passed>::Passed... arguments,
                           const CallOptions& options = {}) const {
-    detail::VerifiedParts parts{.function = detail::HandleAccess::record(function_), .slices = options.slices};
+    detail::held(detail::HandleAccess::record(function_), "Function");
+    detail::VerifiedParts parts{.function = detail::HandleAccess::record(function_),
+                                .choice = detail::HandleAccess::choice(function_),
+                                .slices = options.slices};
     (detail::add_written<detail::Parameter<Passed>>(parts, arguments), ...);
     const auto run = [&](detail::CallResult& result, std::span<const int> ranks, std::int64_t slices) {
       CallOptions here = options;

@@ -21,6 +21,7 @@ struct VerifiedValues {
   std::vector<double> numbers;
   bool is_gathered = false;  // it can have a row for each rank and slice, and is not compared then
   bool is_gradient = false;
+  bool is_same = false;  // as in the first run, so its numbers are not kept
 };
 
 /// What one way to run the call has given.
@@ -56,6 +57,9 @@ std::vector<double> numbers_of(DType dtype, const void* elements, std::size_t co
 /// The norm of the difference, divided by the norm of `expected`. Infinite if one is not finite where the other is, or if
 /// all of `expected` is zero and `found` is not.
 double relative_difference(std::span<const double> expected, std::span<const double> found);
+
+/// Frees the numbers of a run that are the same as those of the first one.
+void drop_same(const VerifiedRun& first, VerifiedRun& run, const VerifyOptions& options);
 
 /// Compares the runs with the first one, and finds the likely reason. `reads_whole_arrays`: the call has a Broadcast or a
 /// Local to read, so it may use the wrong row of it.

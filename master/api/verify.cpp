@@ -24,6 +24,8 @@ namespace {
 using Kind = VerifiedRun::Kind;
 // A session can have many ranks. So many of them make the call alone.
 constexpr int kMostRanksAlone = 8;
+// More parts are not told apart.
+constexpr std::int64_t kMostParts = 1 << 20;
 
 /// All values of one rank's copy.
 struct Copy {
@@ -44,26 +46,34 @@ Copy copy_of(VariableRecord& variable, int rank) {
   return copy;
 }
 
-/// The copies of a variable on all ranks, to be put back later.
+/// The copies of a variable on all ranks, to be put back later. Equal copies are kept once.
 class KeptVariable {
  public:
-  explicit KeptVariable(const std::shared_ptr<VariableRecord>& variable) : variable_(variable) {
+  explicit KeptVariable(const std::shared_ptr<VariableRecord>& variable)
+      : variable_(variable), is_replicated_(variable->is_replicated) {
     const int world_size = variable->session->world_size();
-    const auto& facts = variable->copies(variable->session->commands().settled());
     for (int rank = 0; rank < world_size; ++rank) {
-      if (!facts.assigned.has(static_cast<std::size_t>(rank))) copies_.emplace_back();
-      else if (Copy copy = copy_of(*variable, rank); rank > 0 && copies_.front() == copy) copies_.emplace_back(copy);
-      else copies_.emplace_back(std::move(copy));
+      const auto& facts = variable->copies(variable->session->commands().settled());
+      if (!facts.assigned.has(static_cast<std::size_t>(rank))) {
+        copies_.emplace_back();
+        continue;
+      }
+      auto copy = std::make_shared<const Copy>(copy_of(*variable, rank));
+      const auto same = std::find_if(copies_.begin(), copies_.end(),
+                                     [&](const auto& other) { return other != nullptr && *other == *copy; });
+      copies_.push_back(same == copies_.end() ? std::move(copy) : *same);
     }
-    are_equal_ = copies_.front().has_value() &&
-                 std::all_of(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy == copies_.front(); });
   }
 
   void put_back() const {
-    if (are_equal_) return broadcast_values(std::array{delivery_of(*copies_.front())});
-    for (std::size_t rank = 0; rank < copies_.size(); ++rank) {
+    const bool are_equal =
+        copies_.front() != nullptr &&
+        std::all_of(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy == copies_.front(); });
+    if (are_equal) broadcast_values(std::array{delivery_of(*copies_.front())});
+    for (std::size_t rank = 0; rank < copies_.size() && !are_equal; ++rank) {
       if (copies_[rank]) set_on_rank(delivery_of(*copies_[rank]), static_cast<int>(rank), {});
     }
+    variable_->is_replicated = is_replicated_;
   }
 
  private:
@@ -72,16 +82,17 @@ class KeptVariable {
   }
 
   std::shared_ptr<VariableRecord> variable_;
-  std::vector<std::optional<Copy>> copies_;  // by rank; none where the rank has no values
-  bool are_equal_;
+  std::vector<std::shared_ptr<const Copy>> copies_;  // by rank; null where the rank has no values
+  bool is_replicated_;
 };
 
 class Verifying {
  public:
-  Verifying(SessionCore& session, const VerifiedCall& call) : session_(session), call_(call), parts_(call.parts()) {
+  Verifying(SessionCore& session, const VerifiedCall& call, const VerifyOptions& options)
+      : session_(session), call_(call), parts_(call.parts()), options_(options) {
     check();
     weights_ = weights_of(session_);
-    for (const auto* variables : {&parts_.updates, &parts_.written}) {
+    for (const auto* variables : {&parts_.updates, &parts_.written, &parts_.own}) {
       for (const auto& variable : *variables) kept_.emplace_back(variable);
     }
     if (parts_.gradient) kept_.emplace_back(parts_.gradient);
@@ -89,39 +100,47 @@ class Verifying {
   }
   /// Puts back what the last run has changed.
   void finish() {
-    set_weights(session_, weights_);
-    put_back(StateAction::restore);
+    try {
+      set_weights(session_, weights_);
+      put_back(StateAction::restore);
+    } catch (...) {
+      call_.change_state(StateAction::drop);
+      throw;
+    }
     call_.change_state(StateAction::drop);
   }
 
   std::vector<VerifiedRun> runs() {
-    std::vector<VerifiedRun> runs;
-    runs.push_back(run_on({Kind::one, ""}, 0));
-    restore(StateAction::restore);
-    runs.push_back(run_on({Kind::one_again, "on rank 0 again"}, 0));
-    restore(StateAction::restore_buffers);
-    runs.push_back(run_on({Kind::other_random_numbers, "on rank 0 with other random numbers"}, 0));
+    set_weights(session_, {});
+    add(run_on({Kind::one, ""}, 0));
+    put_back(StateAction::restore);
+    add(run_on({Kind::one_again, "on rank 0 again"}, 0));
+    put_back(StateAction::restore_buffers);
+    add(run_on({Kind::other_random_numbers, "on rank 0 with other random numbers"}, 0));
     const int world_size = session_.world_size();
     for (int rank = 1; rank < std::min(world_size, kMostRanksAlone); ++rank) {
-      restore(StateAction::restore);
-      runs.push_back(run_on({Kind::another_rank, "on rank " + std::to_string(rank)}, rank));
+      put_back(StateAction::restore);
+      add(run_on({Kind::another_rank, "on rank " + std::to_string(rank)}, rank));
     }
-    if (world_size > 1) {
-      const std::string all = std::to_string(world_size) + " ranks";
-      restore(StateAction::restore);
-      set_weights(session_, {});
-      runs.push_back(run_on_all({Kind::all, "on all " + all, world_size}));
-      restore(StateAction::restore);
-      std::vector<double> falling(static_cast<std::size_t>(world_size));
-      std::iota(falling.rbegin(), falling.rend(), 1.0);
-      set_weights(session_, falling);
-      runs.push_back(run_on_all({Kind::other_shares, "on all " + all + " with unequal shares", 1}));
-    }
+    if (world_size > kMostRanksAlone)
+      notes_.push_back("ranks from " + std::to_string(kMostRanksAlone) + " on did not make the call alone");
+    if (world_size > 1) run_on_all_ranks(world_size);
     for (const int slices : {2, 3}) {
-      restore(StateAction::restore);
-      if (auto sliced = run_in_slices(slices)) runs.push_back(std::move(*sliced));
+      put_back(StateAction::restore);
+      run_in_slices(slices);
     }
-    return runs;
+    wait_all(session_);  // throws if a worker was lost and replaced meanwhile
+    return std::move(runs_);
+  }
+
+  std::vector<std::string> notes() const {
+    std::vector<std::string> notes = notes_;
+    for (const auto& variable : parts_.written)
+      notes.push_back("variable '" + variable->name + "' is a Local: what ranks write there was not compared");
+    for (const OutputType& output : parts_.function->signature.outputs) {
+      if (output.is_kept) notes.emplace_back("a Keep was not compared");
+    }
+    return notes;
   }
 
   ModuleFacts facts() const { return module_facts_from(call_.change_state(StateAction::describe)); }
@@ -135,46 +154,59 @@ class Verifying {
 
  private:
   void check() const {
-    if (parts_.function->session.get() != &session_)
-      text::throw_usage("verify: '" + parts_.function->name + "' is of another session");
-    for (const auto& variable : parts_.updates) check_variable(*variable);
-    for (const auto& variable : parts_.written) check_variable(*variable);
-  }
-  void check_variable(const VariableRecord& variable) const {
-    if (variable.value)
-      text::throw_usage("verify: '" + parts_.function->name +
-                        "' may write a Value, which cannot be put back: pass a Shared");
+    const std::string who = "verify: '" + parts_.function->name + "' ";
+    if (parts_.function->session.get() != &session_) text::throw_usage(who + "is of another session");
+    for (const ArgumentType& argument : parts_.function->signature.arguments) {
+      if (argument.kind == ArgumentKind::sliced || argument.kind == ArgumentKind::per_worker)
+        text::throw_usage(who + "has a Sliced or a PerWorker parameter, so one rank cannot compute what all compute");
+    }
+    for (const auto* variables : {&parts_.updates, &parts_.written}) {
+      for (const auto& variable : *variables) {
+        if (variable->value) text::throw_usage(who + "may write a Value, which cannot be put back: pass a Shared");
+      }
+    }
   }
 
   void put_back(StateAction action) const {
     for (const KeptVariable& variable : kept_) variable.put_back();
     call_.change_state(action);
   }
-  void restore(StateAction action) const { put_back(action); }
-
   /// One rank has all rows. A train step runs on all ranks, because it divides its state among them.
-  VerifiedRun run_on(VerifiedRun run, int rank) {
+  VerifiedRun run_on(VerifiedRun run, int rank, int slices = 1) {
     std::vector<double> only(static_cast<std::size_t>(session_.world_size()), 0.0);
     only[static_cast<std::size_t>(rank)] = 1;
     if (parts_.gradient) set_weights(session_, only);
     const std::array ranks{rank};
-    return made(std::move(run), parts_.gradient ? std::span<const int>() : ranks, 1, rank);
+    return made(std::move(run), parts_.gradient ? std::span<const int>() : ranks, slices, rank);
   }
-  VerifiedRun run_on_all(VerifiedRun run) { return made(std::move(run), {}, parts_.slices, 0); }
+  void run_on_all_ranks(int world_size) {
+    const std::string all = std::to_string(world_size) + " ranks";
+    const int parts = static_cast<int>(std::min<std::int64_t>(world_size * parts_.slices, kMostParts));
+    put_back(StateAction::restore);
+    set_weights(session_, {});
+    add(made({Kind::all, "on all " + all, parts}, {}, parts_.slices, 0));
+    put_back(StateAction::restore);
+    std::vector<double> falling(static_cast<std::size_t>(world_size));
+    std::iota(falling.rbegin(), falling.rend(), 1.0);
+    set_weights(session_, falling);
+    add(made({Kind::other_shares, "on all " + all + " with unequal shares"}, {}, parts_.slices, 0));
+    set_weights(session_, {});
+  }
 
-  /// Rank 0 in slices. Returns nothing if the call has fewer rows.
-  std::optional<VerifiedRun> run_in_slices(int slices) {
-    VerifiedRun run{Kind::slices, "on rank 0 in " + std::to_string(slices) + " slices", slices};
+  /// Rank 0 in slices, unless the call has fewer rows.
+  void run_in_slices(int slices) {
+    const std::string text = "in " + std::to_string(slices) + " slices";
     try {
-      std::vector<double> only(static_cast<std::size_t>(session_.world_size()), 0.0);
-      only[0] = 1;
-      if (parts_.gradient) set_weights(session_, only);
-      const std::array ranks{0};
-      return made(std::move(run), parts_.gradient ? std::span<const int>() : ranks, slices, 0);
+      add(run_on({Kind::slices, "on rank 0 " + text, slices}, 0, slices));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::usage) throw;
-      return std::nullopt;
+      notes_.push_back("the call was not made " + text + ": " + error.what());
     }
+  }
+
+  void add(VerifiedRun run) {
+    if (!runs_.empty()) drop_same(runs_.front(), run, options_);
+    runs_.push_back(std::move(run));
   }
 
   /// Makes the call. The first one may not fail. `rank` is one that has the results.
@@ -205,7 +237,7 @@ class Verifying {
     for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
       const OutputType& type = signature.outputs[i];
       const std::string_view name = i < signature.output_names.size() ? signature.output_names[i] : std::string_view();
-      if (type.is_kept) continue;
+      if (type.is_kept || (parts_.choice != nullptr && (parts_.choice->mask >> i & 1U) == 0)) continue;
       VerifiedValues values;
       if (!name.empty()) values.what = "output '" + std::string(name) + "'";
       else if (signature.outputs.size() == 1) values.what = "the result";
@@ -244,15 +276,18 @@ class Verifying {
   SessionCore& session_;
   const VerifiedCall& call_;
   const VerifiedParts& parts_;
+  const VerifyOptions& options_;
   std::vector<double> weights_;
   std::vector<KeptVariable> kept_;
+  std::vector<VerifiedRun> runs_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace
 
 Verification verify_call(SessionCore& session, const VerifiedCall& call, const VerifyOptions& options) {
   wait_all(session);
-  Verifying verifying(session, call);
+  Verifying verifying(session, call, options);
   Verification found;
   try {
     const std::vector<VerifiedRun> runs = verifying.runs();
@@ -260,15 +295,13 @@ Verification verify_call(SessionCore& session, const VerifiedCall& call, const V
   } catch (...) {
     try {
       verifying.finish();
-    } catch (const Error&) {  // the session is over: the first error says why
+    } catch (const Error&) {  // the session is over, or lost a worker: the first error says why
     }
     throw;
   }
   verifying.finish();
-  for (const auto& variable : call.parts().written) {
-    if (call.parts().gradient) break;
-    found.notes.push_back("variable '" + variable->name + "' is a Local: what ranks write there was not compared");
-  }
+  for (std::string& note : verifying.notes()) found.notes.push_back(std::move(note));
+  found.has_several_ranks = session.world_size() > 1;
   return found;
 }
 

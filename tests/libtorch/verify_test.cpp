@@ -117,6 +117,16 @@ TEST_P(VerifyModels, NamesTheDropout) {
   EXPECT_NE(found.advice.find("'dropout'"), std::string::npos) << found;
 }
 
+/// The module of another step is no reason.
+TEST_P(VerifyModels, DoesNotNameAModuleThatTheCallDoesNotUse) {
+  const auto net = session().replicate<models::lt::Replica<Net>>(7, 1);
+  const auto params = models::lt::parameters(session(), net);
+  const auto f = session().function([](sr::Scattered<const float, 1> x) -> sr::Avg<double> { return x[0]; });
+  const auto found = session().verify(f)(session().data(std::vector{1.0F, 2.0F, 3.0F}));
+  EXPECT_EQ(found.reason, sr::VerifyReason::rows_together);
+  EXPECT_EQ(found.advice.find("BatchNorm1d"), std::string::npos) << found;
+}
+
 /// Changes the module of one rank, as a failure in the middle of an update would.
 void change(Net& net) {
   const torch::NoGradGuard no_gradients;

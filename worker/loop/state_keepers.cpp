@@ -21,7 +21,9 @@ std::string change_state(worker::loop::BodyTools& tools, const StateKeeper::Call
   std::string text;
   switch (action) {
     case StateAction::keep: tools.kept_rng = tools.rng; break;
-    case StateAction::restore: tools.rng = tools.kept_rng.value(); break;
+    case StateAction::restore:
+      if (tools.kept_rng) tools.rng = *tools.kept_rng;  // a worker that has replaced another one has nothing
+      break;
     case StateAction::drop: tools.kept_rng.reset(); break;
     case StateAction::restore_buffers:
     case StateAction::describe: break;

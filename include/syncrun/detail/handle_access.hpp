@@ -40,6 +40,11 @@ struct HandleAccess {
   static auto& command_loop(const Worker& worker) noexcept {
     return *worker.core_;
   }
+  /// The outputs of a function that the program wants; null means all.
+  template <class Function>
+  static const auto* choice(const Function& function) noexcept {
+    return function.choice_;
+  }
   /// The result of a future; null after get().
   template <class Future>
   static auto* result(const Future& future) noexcept {

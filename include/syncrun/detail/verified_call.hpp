@@ -22,9 +22,11 @@ enum class StateAction : std::uint8_t { keep, restore, restore_buffers, drop, de
 struct VerifiedParts {
   std::shared_ptr<FunctionRecord> function{};
   std::vector<std::shared_ptr<VariableRecord>> updates{};  // what it writes through an Update
-  std::vector<std::shared_ptr<VariableRecord>> written{};  // what else it may write
+  std::vector<std::shared_ptr<VariableRecord>> written{};  // what else it may write: by a Local
+  std::vector<std::shared_ptr<VariableRecord>> own{};      // of a train step: what the step itself writes
   std::shared_ptr<VariableRecord> gradient{};              // of a train step, else null
   std::shared_ptr<VariableRecord> clipping{};              // the StepPlan, if it clips the gradient, else null
+  const OutputChoice* choice = nullptr;                    // the outputs that the program wants; null means all
   bool is_sharded = false;                                 // each rank has its share of the gradient
   std::int64_t slices = 1;                                 // that the program has asked for
 };

@@ -68,8 +68,8 @@ enum class ReplicaCheck : bool { off, on };
 /// this rank counts as zero, and has a gradient afterwards. Throws Error (usage) if a gradient is sparse or not of a
 /// floating-point type, and the errors of a collective.
 ///
-/// With ReplicaCheck::on, throws Error (function) on all ranks if parameters or buffers of the ranks differ. The message
-/// names the first. The check reads the whole module, and copies it from a GPU.
+/// With ReplicaCheck::on, throws Error (function) on all ranks if parameters of the ranks differ. The message names
+/// the first. The check reads all parameters, and copies them from a GPU.
 inline void average(Comm& comm, ::torch::nn::Module& net, ReplicaCheck check = ReplicaCheck::off) {
   if (check == ReplicaCheck::on) detail::check_equal_modules(comm, net);
   detail::average_gradients(comm, net);

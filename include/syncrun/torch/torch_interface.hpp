@@ -243,7 +243,7 @@ struct TensorChecksum {
 };
 /// The checksums of all parameters and buffers, in the order of the module.
 SYNCRUN_EXPORT std::vector<TensorChecksum> checksums_of(const ::torch::nn::Module& module);
-/// Throws Error (function) on all ranks if the modules of the ranks differ. The message names the first tensor that does.
+/// Throws Error (function) on all ranks if parameters of the ranks differ. The message names the first one.
 SYNCRUN_EXPORT void check_equal_modules(Comm& comm, const ::torch::nn::Module& module);
 
 /// Averages the gradients of a module over the ranks. See average().

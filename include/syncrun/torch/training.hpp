@@ -83,7 +83,7 @@ std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>
 
 /// Compares the modules of all ranks by checksums: parameters, frozen parameters and buffers. The result names the first
 /// tensor that differs on each rank from that of rank 0. Buffers such as BatchNorm's running statistics differ until
-/// sync_buffers(). On GPUs, copies the modules to the host.
+/// sync_buffers(). On GPUs, copies the modules to the host. Throws the errors of a call.
 template <class Net>
 Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& net) {
   const auto found = session.function(&Replica<Net>::template checksums<CpuWorker>,
