@@ -137,7 +137,7 @@ process::ChildEnd LocalPool::await_end(int rank) {
   const std::string* const wrapper = settings_.wrappers.of(rank);
   if (wrapper == nullptr) return process::await_child_end(*nursery_, child);
   const auto status = nursery_->await_end(child, place_.has_others() ? kWrapperLimitOfNodes : nursery_->grace());
-  if (!status) return {std::nullopt, "died, and its wrapper '" + *wrapper + "' goes on"};
+  if (!status) return {std::nullopt, "died, and its wrapper '" + *wrapper + "' goes on", nursery_->crash_stack(child)};
   const bool has_begun = control().worker(rank).pid.load() != 0;
   return {status,
           wrappers::describe_end(*wrapper, process::describe_status(*status), has_begun,

@@ -32,8 +32,15 @@ NativeStack not_in_time() {
   return {{}, "it was not available within " + std::to_string(protocol::kCrashStackLimit.count()) + " ms"};
 }
 
+/// Whether the child has died. Then its number may soon belong to another process.
+bool has_died(const os::KeptDescriptor& link) noexcept {
+  char byte = 0;
+  return link.is_intact() && ::recv(link.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 NativeStack stack_for(const Job& job) {
   if (os::Clock::now() > job.deadline) return not_in_time();
+  if (has_died(job.link)) return {{}, "the process has died"};
   try {
     return crashed_stack(job.crash, job.deadline);
   } catch (const std::exception& error) {

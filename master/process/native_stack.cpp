@@ -215,6 +215,7 @@ struct Images {
 };
 
 NativeStack refused(const Libdw& dw, int code) {
+  if (code == ESRCH || code == ENOENT) return {{}, "the process has died"};
   const char* why = code > 0 ? ::strerrordesc_np(code) : dw.message(-1);
   return {{}, std::string("ptrace is not permitted: ") + (why != nullptr ? why : "no reason given")};
 }
@@ -302,6 +303,7 @@ NativeStack crashed_stack_of(const Libdw& dw, const protocol::CrashReport& repor
   // The first frame follows from the registers alone.
   if (walk.frames.size() <= 1 && crashed.code == EPERM) stack = refused(dw, crashed.code);
   else if (walk.frames.empty()) stack.problem = "no frame was found in time";
+  else if (crashed.code == ESRCH || os::Clock::now() > deadline) stack.problem = "the rest was not available in time";
   if (!walk.frames.empty() && report.thread != report.pid) stack.lines.push_back(heading_of(report.pid, report.thread));
   append(stack.lines, std::move(walk.frames));
   return stack;
