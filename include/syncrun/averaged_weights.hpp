@@ -4,12 +4,14 @@
 // compute it.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/call.hpp"
 #include "syncrun/detail/handle_access.hpp"
 #include "syncrun/detail/master_interface.hpp"
 #include "syncrun/detail/number_text.hpp"
@@ -53,37 +55,35 @@ void move_average(Worker& worker, Local<const T, 1> params, Local<T, 1> average,
 
 }  // namespace detail
 
-/// An average of parameters. The function averaged_weights() makes it. T is float or double. Called by the master. It is
-/// movable, but not copyable, because it counts its updates.
+/// An average of parameters. The function averaged_weights() makes it. T is float or double. Called by the master. It
+/// is movable, but not copyable, because it counts its updates.
 template <class T>
 class AveragedWeights {
  public:
-  /// Takes the parameters as they are now into the average. The first call copies them. Blocks. Each element is read and
-  /// written once on each rank, without communication. Throws Error: function (the parameters have another length than
-  /// before), and the same errors as a call of a Function.
-  void update() {
-    auto taken = async();
-    try {
-      taken.get();
-    } catch (...) {
-      --updates_;
-      throw;
-    }
-  }
+  /// Takes the parameters as they are now into the average. The first call copies them. Blocks. Each element is read
+  /// and written once on each rank, without communication. Throws Error: function (the parameters have another length
+  /// than before), and the same errors as a call of a Function. If a worker is lost and replaced, ranks may have taken
+  /// the parameters already, and another call takes them twice there: load values() and updates() from a checkpoint
+  /// first.
+  void update() { async().get(); }
   /// Starts the same and returns without waiting. A step that is started afterwards changes the parameters only after
-  /// they have been taken.
+  /// they have been taken. An update that fails, for example because the step before it failed, does not count.
   [[nodiscard]] Future<void> async() {
     check_held();
     const bool is_mean = form_ == AverageOptions::Form::equal;
-    const double rate = updates_ == 0 ? 1 : is_mean ? 1 / static_cast<double>(updates_ + 1) : 1 - decay_;
+    const double rate = *updates_ == 0 ? 1 : is_mean ? 1 / static_cast<double>(*updates_ + 1) : 1 - decay_;
     auto taken = function_.async(params_, average_, rate);
-    ++updates_;
+    detail::CallResult& result = *detail::HandleAccess::result(taken);
+    if (!result.error) {
+      ++*updates_;
+      result.counted = updates_;
+    }
     return taken;
   }
 
   /// The average, equal on every rank if the parameters are. Zero before the first update. It can stand where the
-  /// parameters can: in an evaluation, in a file. An evaluation of a module of LibTorch uses the buffers that the module has
-  /// at the time.
+  /// parameters can: in an evaluation, in a file. An evaluation of a module of LibTorch uses the buffers that the
+  /// module has at the time.
   Shared<T, 1> values() const {
     check_held();
     return average_;
@@ -91,14 +91,14 @@ class AveragedWeights {
   /// How many times it has taken parameters. A checkpoint needs this number and values().
   std::int64_t updates() const {
     check_held();
-    return updates_;
+    return *updates_;
   }
   /// Sets this number. Throws Error (usage) if it is negative.
   void set_updates(std::int64_t updates) {
     check_held();
     if (updates < 0)
       throw Error(ErrorKind::usage, "set_updates: updates is at least 0, got " + std::to_string(updates));
-    updates_ = updates;
+    updates_ = std::make_shared<std::int64_t>(updates);  // updates in flight count in the old number
   }
 
   /// Syncrun calls this. A program calls averaged_weights().
@@ -122,7 +122,7 @@ class AveragedWeights {
   Shared<T, 1> average_;
   AverageOptions::Form form_;
   double decay_;
-  std::int64_t updates_ = 0;
+  std::shared_ptr<std::int64_t> updates_ = std::make_shared<std::int64_t>(0);
 };
 
 /// Makes an average of parameters, on every rank:

@@ -285,7 +285,7 @@ void CommandTable::fail_all(const std::exception_ptr& cause) noexcept {
   for (const Entry& entry : entries_) {
     CallResult* const result = in_flight_[entry.slot]->result;
     if (result == nullptr) continue;
-    result->error = cause;
+    result->fail(cause);
     result->finished = true;
   }
 }

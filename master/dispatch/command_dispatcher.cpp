@@ -313,7 +313,7 @@ void CommandDispatcher::collect_failure(std::uint64_t id, const std::exception_p
   const calls::InFlight& call = calls_.in_flight(id);
   const bool has_lost_device = calls::CommandTable::has_failed(command, call) && calls_.has_lost_device(id);
   if (call.result != nullptr) {
-    call.result->error = error;
+    call.result->fail(error);
     call.result->finished = true;
   }
   const auto failure = note_failure(id, error);

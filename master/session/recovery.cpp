@@ -36,7 +36,7 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   } catch (const std::exception& error) {
     const Error over =
         parts_.report.lost(std::move(failure), where + ", and could not be replaced: " + error.what(), wait_status);
-    for (const auto& call : unfinished.calls) call.result->error = std::make_exception_ptr(over);
+    for (const auto& call : unfinished.calls) call.result->fail(std::make_exception_ptr(over));
     throw over;
   }
   is_running_ = false;
@@ -52,7 +52,7 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   }
   for (const auto& object : unfinished.objects) object->failure = lost;
   for (const auto& call : unfinished.calls) {
-    call.result->error = lost;
+    call.result->fail(lost);
     if (call.kept) parts_.calls.failures().note_unfetched(lost, call.kept);
   }
   if (unfinished.calls.empty()) parts_.calls.failures().note_unfetched(lost, nullptr);  // no call throws it

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <vector>
 
 #include "tests/support/on_workers.hpp"
@@ -55,6 +56,41 @@ TEST_P(AveragedWeights, OfConstantParametersAreTheParameters) {
   for (int i = 0; i < 1000; ++i) average.update();
   for (int rank = 0; rank < world_size(); ++rank)
     EXPECT_EQ(average.values().get(rank).to_vector(), (std::vector<float>{0.1F, -3, 1e20F, 0}));
+}
+
+// An update that fails with the step before it moves nothing. If it counted, the next one would not copy the parameters.
+TEST_P(AveragedWeights, DoNotCountUpdatesThatFail) {
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{8});
+  auto step = sr::train_step<sr::Sgd>(
+      session(),
+      +[](sr::Scattered<const double, 1> x, sr::Local<double, 1>, sr::Local<double, 1> gradient) {
+        if (x[0] < 0) throw std::runtime_error("a negative row");
+        gradient[0] = 1;
+      },
+      weights);
+  const auto good = session().data(std::vector<double>(6, 1));
+  const auto bad = session().data(std::vector<double>(6, -1));
+  auto average = sr::averaged_weights(session(), weights, {.form = Form::equal});
+  for (const double expected : {7.0, 6.5}) {  // the means of 7, and of 7 and 6
+    auto failed = step.async(bad, {.learning_rate = 1});
+    auto first = average.async();
+    auto second = average.async();
+    EXPECT_ERROR(failed.get(), sr::ErrorKind::function, "a negative row");
+    EXPECT_ERROR(second.get(), sr::ErrorKind::function, "a negative row");
+    EXPECT_ERROR(first.get(), sr::ErrorKind::function, "a negative row");
+    step(good, {.learning_rate = 1});
+    average.update();
+    EXPECT_EQ(average.values().get(world_size() - 1)[0], expected);
+  }
+  EXPECT_EQ(average.updates(), 2);
+  // A number that the program sets is not changed by updates that were in flight.
+  auto failed = step.async(bad, {.learning_rate = 1});
+  auto taken = average.async();
+  average.set_updates(5);
+  EXPECT_ERROR(taken.get(), sr::ErrorKind::function, "a negative row");
+  EXPECT_ERROR(failed.get(), sr::ErrorKind::function, "a negative row");
+  EXPECT_EQ(average.updates(), 5);
 }
 
 TEST_P(AveragedWeights, RefuseWhatMakesNoSense) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Types that cross the untyped interface between the typed API (templates that are compiled into the user's program) and the
-// library: descriptions of signatures, arrays of unknown type, results. master_interface.hpp and worker_interface.hpp have the
-// functions of the interface. Users never name anything in this header.
+// Types that cross the untyped interface between the typed API (templates that are compiled into the user's program)
+// and the library: descriptions of signatures, arrays of unknown type, results. master_interface.hpp and
+// worker_interface.hpp have the functions of the interface. Users never name anything in this header.
 
 #include <array>
 #include <cstddef>
@@ -201,10 +201,17 @@ struct RawOutput {
 
 /// The place where the result of one call arrives.
 struct CallResult {
+  /// The call has failed. It no longer counts.
+  void fail(const std::exception_ptr& cause) noexcept {
+    error = cause;
+    if (const auto count = std::exchange(counted, nullptr)) --*count;
+  }
+
   bool finished = false;
   std::exception_ptr error;
   std::vector<RawOutput> outputs;
   std::vector<std::shared_ptr<VariableRecord>> kept;  // by output: the Values that stay on the device
+  std::shared_ptr<std::int64_t> counted;              // the number that counts this call; null if there is none
 };
 
 }  // namespace syncrun::detail
