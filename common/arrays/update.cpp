@@ -109,8 +109,7 @@ class RuleCheck {
 template <class Rule>
 bool needs_step(const Rule& rule) noexcept {
   if constexpr (requires { rule.dampening; }) return rule.dampening != 0;
-  else if constexpr (requires { rule.initial_accumulator; })
-    return rule.learning_rate_decay != 0 || rule.initial_accumulator != 0;
+  else if constexpr (requires { rule.learning_rate_decay; }) return rule.learning_rate_decay != 0;
   else return requires { rule.step; };
 }
 

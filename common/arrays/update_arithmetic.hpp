@@ -83,10 +83,10 @@ struct UpdateStep<Adagrad, T> {
       : rate(static_cast<T>(rule.learning_rate / (1 + static_cast<double>(rule.step - 1) * rule.learning_rate_decay))),
         epsilon(static_cast<T>(rule.epsilon)),
         decay(static_cast<T>(rule.weight_decay)),
-        initial(static_cast<T>(rule.step == 1 ? rule.initial_accumulator : 0)) {}
+        initial(static_cast<T>(rule.initial_accumulator)) {}
   constexpr void operator()(T& p, T g, T* state) const {
     g += decay * p;
-    state[0] = (state[0] + initial) + g * g;
+    state[0] = (state[0] == 0 ? initial : state[0]) + g * g;
     p -= rate * g / (std::sqrt(state[0]) + epsilon);
   }
   T rate, epsilon, decay, initial;

@@ -5,15 +5,15 @@
 // DeviceScalar<Rule>.
 //
 // In the formulas, p is a parameter, and g is its gradient plus weight_decay p (L2 regularisation). The other letters
-// are hyperparameters and state. `kState` has the names of the state vectors, which are zero at first. All operations are
-// element by element, in the type of the parameters.
+// are hyperparameters and state. `kState` has the names of the state vectors, which are zero at first. All operations
+// are element by element, in the type of the parameters.
 //
 // `step` is the number of the update, from 1. A train step sets it. Rules with decoupled_weight_decay first compute
 // p *= 1 - learning_rate decoupled_weight_decay. Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay
 // Regularization" (AdamW), arXiv 1711.05101, algorithm 2, scaled as in PyTorch.
 //
-// All rules but Momentum and Nesterov, with the same hyperparameters, compute what the rules of PyTorch's torch.optim do.
-// Defaults can differ.
+// All rules but Momentum and Nesterov, with the same hyperparameters, compute what the rules of PyTorch's torch.optim
+// do. NAdam does so only if beta1 and momentum_decay are the same in all steps. Defaults can differ.
 
 #include <array>
 #include <cstddef>
@@ -31,9 +31,9 @@ struct Sgd {
 };
 
 /// Momentum as in PyTorch's torch.optim.SGD:  b = momentum b + (1 - dampening) g, and b = g in step 1. Then
-/// p -= learning_rate b, or if nesterov is true, p -= learning_rate (g + momentum b). Nesterov requires a momentum above 0
-/// and no dampening. Unlike the velocities of Momentum and Nesterov, b does not contain the learning rate, so a new rate
-/// takes effect at once. Source: documentation of torch.optim.SGD, PyTorch 2.
+/// p -= learning_rate b, or if nesterov is true, p -= learning_rate (g + momentum b). Nesterov requires a momentum
+/// above 0 and no dampening. Unlike the velocities of Momentum and Nesterov, b does not contain the learning rate, so a
+/// new rate takes effect at once. Source: documentation of torch.optim.SGD, PyTorch 2.
 struct SgdMomentum {
   static constexpr std::array<std::string_view, 1> kState{"b"};
   double learning_rate = 0.01;
@@ -67,7 +67,7 @@ struct Nesterov {
 };
 
 /// s += g^2,  p -= learning_rate / (1 + (step - 1) learning_rate_decay) g / (sqrt(s) + epsilon).
-/// In step 1, s also grows by initial_accumulator.
+/// Where s is 0, it first becomes initial_accumulator.
 /// Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods", JMLR 12 (2011), figure 1, diagonal form.
 /// The article calls epsilon "delta". It has neither learning_rate_decay nor initial_accumulator, which are PyTorch's.
 struct Adagrad {
@@ -77,7 +77,7 @@ struct Adagrad {
   double weight_decay = 0;
   double learning_rate_decay = 0;
   double initial_accumulator = 0;
-  /// Only learning_rate_decay and initial_accumulator need it.
+  /// Only learning_rate_decay needs it.
   std::int64_t step = 0;
 };
 
@@ -150,10 +150,11 @@ struct Adam {
   std::int64_t step = 0;
 };
 
-/// Adam that divides by the largest v so far. m and v are those of Adam, with beta1 and beta2. largest_v = max(largest_v, v),
+/// Adam that divides by the largest v so far. m and v are those of Adam, with beta1 and beta2.
+/// largest_v = max(largest_v, v),
 /// p -= learning_rate / (1 - beta1^step) m / (sqrt(largest_v / (1 - beta2^step)) + epsilon).
-/// Source: S. Reddi, S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", arXiv 1904.09237, algorithm 2, with the
-/// corrections of Adam, as in PyTorch (amsgrad=True).
+/// Source: S. Reddi, S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", arXiv 1904.09237, algorithm 2, with
+/// the corrections of Adam, as in PyTorch (amsgrad=True).
 struct AmsGrad {
   static constexpr std::array<std::string_view, 3> kState{"m", "v", "largest_v"};
   double learning_rate = 0.001;
@@ -169,7 +170,8 @@ struct AmsGrad {
 /// F(i) = f(1) f(2) ... f(i):
 /// p -= learning_rate (f(step + 1) m / (1 - F(step + 1)) + (1 - f(step)) g / (1 - F(step))) /
 ///      (sqrt(v / (1 - beta2^step)) + epsilon).
-/// F is computed from the hyperparameters of this step, so they should be the same in all steps.
+/// F is computed from the hyperparameters of this step. If beta1 or momentum_decay changes, PyTorch differs, which
+/// multiplies F step by step.
 /// Source: T. Dozat, "Incorporating Nesterov Momentum into Adam", ICLR 2016 workshop, as in torch.optim.NAdam.
 struct NAdam {
   static constexpr std::array<std::string_view, 2> kState{"m", "v"};

@@ -220,6 +220,26 @@ TEST_P(TrainStep, AFailedStepChangesNothingAndDoesNotCount) {
   for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(weights.get(rank)[0], before);
 }
 
+// A step that failed after async() has returned counts. The accumulator must begin at its initial value all the same.
+TEST_P(TrainStep, OfAdagradBeginsAtItsAccumulatorAfterAFailedStep) {
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{1});
+  auto step = sr::train_step<sr::Adagrad>(
+      session(),
+      +[](sr::Scattered<const double, 1> x, sr::Local<double, 1>, sr::Local<double, 1> gradient) {
+        if (x[0] < 0) throw std::runtime_error("a negative row");
+        gradient[0] = 2;
+      },
+      weights);
+  const sr::Adagrad adagrad{.learning_rate = 0.25, .epsilon = 0, .initial_accumulator = 5};
+  auto failed = step.async(session().data(std::vector<double>(6, -1)), adagrad);
+  EXPECT_ERROR(failed.get(), sr::ErrorKind::function, "a negative row");
+  for (const double sum : {5 + 4, 5 + 4 + 4}) {
+    step(session().data(std::vector<double>(6, 1)), adagrad);
+    EXPECT_EQ(step.state()[0].get(0)[0], sum);
+  }
+}
+
 TEST_P(TrainStep, RefusesWhatMakesNoSenseBeforeAnythingMoves) {
   auto weights = session().shared<double, 1>("weights");
   const auto body = +[](sr::Scattered<const double, 1>, sr::Local<double, 1>, sr::Local<double, 1> gradient) {
