@@ -7,15 +7,17 @@
 //     step(x, y, {.learning_rate = rate});
 //   }
 //
-// The functions keep no state. So a run that is resumed at step i continues them. ReduceOnPlateau has a state, because it
-// looks at a metric. Where a comment names a class of torch.optim.lr_scheduler, the rate is that of this class.
+// The functions keep no state. So a run that is resumed at step i continues them. ReduceOnPlateau has a state, because
+// it looks at a metric. Where a comment names a class of torch.optim.lr_scheduler, the rate is that of this class.
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <numbers>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "syncrun/detail/number_text.hpp"
 #include "syncrun/error.hpp"
@@ -23,13 +25,15 @@
 namespace syncrun {
 
 namespace detail {
-inline void check_from_one(const char* name, std::int64_t value) {
-  if (value < 1) throw Error(ErrorKind::usage, std::string(name) + " is at least 1, got " + std::to_string(value));
+inline void check_at_least(const char* name, std::int64_t least, std::int64_t value) {
+  if (value < least)
+    throw Error(ErrorKind::usage,
+                std::string(name) + " is at least " + std::to_string(least) + ", got " + std::to_string(value));
 }
 }  // namespace detail
 
-/// Rises linearly for the first `steps` steps: 1 / steps in step 0, and 1 from step `steps` - 1 on. Without steps, it is
-/// always 1.
+/// Rises linearly for the first `steps` steps: 1 / steps in step 0, and 1 from step `steps` - 1 on. Without steps, it
+/// is always 1.
 constexpr double warm_up(std::int64_t step, std::int64_t steps) noexcept {
   return step + 1 >= steps ? 1 : static_cast<double>(step + 1) / static_cast<double>(steps);
 }
@@ -41,8 +45,8 @@ struct DecayRange {
   double lowest = 0;
 };
 
-/// Falls from 1 to `lowest` along half a period of a cosine. Source: I. Loshchilov, F. Hutter, "SGDR", arXiv 1608.03983,
-/// equation 5, without restarts. As CosineAnnealingLR up to step `end`.
+/// Falls from 1 to `lowest` along half a period of a cosine. Source: I. Loshchilov, F. Hutter, "SGDR", arXiv
+/// 1608.03983, equation 5, without restarts. As CosineAnnealingLR up to step `end`.
 inline double cosine_decay(std::int64_t step, const DecayRange& range) noexcept {
   if (step >= range.end) return range.lowest;
   if (step <= range.begin) return 1;
@@ -80,7 +84,7 @@ inline double exponential_decay(std::int64_t step, double factor) noexcept {
 
 /// Is multiplied by `factor` after each `every` steps, as StepLR. Throws Error (usage) if `every` is below 1.
 inline double repeated_step_decay(std::int64_t step, std::int64_t every, double factor) {
-  detail::check_from_one("repeated_step_decay: every", every);
+  detail::check_at_least("repeated_step_decay: every", 1, every);
   return std::pow(factor, static_cast<double>(step / every));
 }
 
@@ -101,8 +105,8 @@ struct RestartPeriods {
 /// "SGDR", arXiv 1608.03983, equation 5. As CosineAnnealingWarmRestarts. Throws Error (usage) if `first` or `growth` is
 /// below 1.
 inline double cosine_restarts(std::int64_t step, const RestartPeriods& periods) {
-  detail::check_from_one("cosine_restarts: first", periods.first);
-  detail::check_from_one("cosine_restarts: growth", periods.growth);
+  detail::check_at_least("cosine_restarts: first", 1, periods.first);
+  detail::check_at_least("cosine_restarts: growth", 1, periods.growth);
   std::int64_t length = periods.first;
   if (periods.growth == 1) step %= length;
   for (; step >= length; length *= periods.growth) step -= length;
@@ -140,8 +144,8 @@ inline double between(double from, double to, double part, OneCycle::Curve curve
   return to + (from - to) * 0.5 * (1 + std::cos(std::numbers::pi * part));
 }
 /// The value at a step of a cycle that goes from `low` to `high`, to `back`, and with three phases to `end`.
-inline double in_cycle(std::int64_t step, const OneCycle& cycle, double low, double high, double back,
-                       double end) noexcept {
+inline double in_cycle(std::int64_t step, const OneCycle& cycle, double low, double high, double back, double end) {
+  check_at_least("OneCycle: steps", 2, cycle.steps);
   const auto at = static_cast<double>(step);
   const double steps = static_cast<double>(cycle.steps);
   const double top = cycle.rising * steps - 1;
@@ -155,12 +159,13 @@ inline double in_cycle(std::int64_t step, const OneCycle& cycle, double low, dou
 }  // namespace detail
 
 /// Rises from `first` to 1, and falls to `last`. Source: L. Smith, N. Topin, "Super-Convergence", arXiv 1708.07120. As
-/// OneCycleLR. After the last step, it is `last`.
-inline double one_cycle(std::int64_t step, const OneCycle& cycle) noexcept {
+/// OneCycleLR. After the last step, it is `last`. Throws Error (usage) if `steps` is below 2.
+inline double one_cycle(std::int64_t step, const OneCycle& cycle) {
   return detail::in_cycle(step, cycle, cycle.first, 1, cycle.first, cycle.last);
 }
 /// The momentum, or beta1, of the same cycle. It is low where the rate is high. It is no factor, but the value itself.
-inline double one_cycle_momentum(std::int64_t step, const OneCycle& cycle) noexcept {
+/// Throws Error (usage) if `steps` is below 2.
+inline double one_cycle_momentum(std::int64_t step, const OneCycle& cycle) {
   const double high = cycle.highest_momentum;
   return detail::in_cycle(step, cycle, high, cycle.lowest_momentum, high, high);
 }
@@ -205,7 +210,7 @@ class ReduceOnPlateau {
     std::int64_t cooldown_left = 0;  ///< How many metrics the cooldown still lasts.
   };
 
-  /// Starts with this rate. Throws Error (usage) if an option is out of range.
+  /// Starts with this rate. Throws Error (usage) if the rate or an option is out of range.
   explicit ReduceOnPlateau(double learning_rate, const PlateauOptions& options = {}) : options_(options) {
     if (!(options.factor >= 0 && options.factor < 1))
       throw Error(ErrorKind::usage,
@@ -213,6 +218,17 @@ class ReduceOnPlateau {
     if (options.patience < 0 || options.cooldown < 0)
       throw Error(ErrorKind::usage, "ReduceOnPlateau: patience and cooldown are at least 0, got " +
                                         std::to_string(options.patience) + " and " + std::to_string(options.cooldown));
+    const std::initializer_list<std::pair<const char*, double>> not_negative{
+        {"learning_rate", learning_rate},
+        {"threshold", options.threshold},
+        {"lowest", options.lowest},
+        {"least_change", options.least_change},
+    };
+    for (const auto& [name, value] : not_negative) {
+      if (!std::isfinite(value) || value < 0)
+        throw Error(ErrorKind::usage, std::string("ReduceOnPlateau: ") + name +
+                                          " is a finite number of at least 0, got " + detail::number_text(value));
+    }
     const double worst = std::numeric_limits<double>::infinity();
     state_ = {.learning_rate = learning_rate, .best = options.better == PlateauOptions::Better::lower ? worst : -worst};
   }

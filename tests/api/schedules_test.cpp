@@ -119,8 +119,16 @@ TEST(TorchSchedules, RefuseWhatMakesNoSense) {
   EXPECT_ERROR(sr::repeated_step_decay(3, 0, 0.1), sr::ErrorKind::usage, "every is at least 1, got 0");
   EXPECT_ERROR(sr::cosine_restarts(3, {.first = 0}), sr::ErrorKind::usage, "first is at least 1, got 0");
   EXPECT_ERROR(sr::cosine_restarts(3, {.growth = 0}), sr::ErrorKind::usage, "growth is at least 1, got 0");
+  EXPECT_ERROR(sr::one_cycle(3, {}), sr::ErrorKind::usage, "OneCycle: steps is at least 2, got 0");
+  EXPECT_ERROR(sr::one_cycle_momentum(3, {.steps = 1}), sr::ErrorKind::usage, "OneCycle: steps is at least 2, got 1");
   EXPECT_ERROR(sr::ReduceOnPlateau(0.1, {.factor = 1}), sr::ErrorKind::usage, "factor is from 0 to below 1, got 1");
   EXPECT_ERROR(sr::ReduceOnPlateau(0.1, {.patience = -1}), sr::ErrorKind::usage, "at least 0, got -1 and 0");
+  const double nan = std::nan("");
+  EXPECT_ERROR(sr::ReduceOnPlateau{nan}, sr::ErrorKind::usage, "learning_rate is a finite number of at least 0");
+  EXPECT_ERROR(sr::ReduceOnPlateau(0.1, {.threshold = nan}), sr::ErrorKind::usage, "threshold is a finite number");
+  EXPECT_ERROR(sr::ReduceOnPlateau(0.1, {.lowest = -1}), sr::ErrorKind::usage,
+               "lowest is a finite number of at least 0, got -1");
+  EXPECT_ERROR(sr::ReduceOnPlateau(0.1, {.least_change = nan}), sr::ErrorKind::usage, "least_change is a finite");
 }
 
 }  // namespace
