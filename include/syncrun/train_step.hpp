@@ -70,7 +70,8 @@ class TrainStep {
     return params_;
   }
   /// The gradient of the last call: the mean over all rows of that call, clipped if the step clips it. The gradient is
-  /// equal on every rank. If the step is sharded (StepForm::sharded), each rank's copy is valid only in that rank's share.
+  /// equal on every rank. If the step is sharded (StepForm::sharded), each rank's copy is valid only in that rank's
+  /// share.
   Shared<T, 1> gradient() const {
     check_held();
     return gradient_;
@@ -95,8 +96,8 @@ class TrainStep {
     if (steps < 0) throw Error(ErrorKind::usage, "set_steps: steps is at least 0, got " + std::to_string(steps));
     steps_ = steps;
   }
-  /// The norm of the whole gradient of the last step, before it was clipped. Waits for the steps in flight. Throws Error
-  /// (usage) if the step does not clip the gradient (TrainStepOptions::clip_norm).
+  /// The norm of the whole gradient of the last step, before it was clipped. Waits for the steps in flight. Throws
+  /// Error (usage) if the step does not clip the gradient (TrainStepOptions::clip_norm).
   double gradient_norm() const {
     check_held();
     if (plan_numbers_.empty() || plan_numbers_[detail::StepPlan::kClipNorm] == 0)

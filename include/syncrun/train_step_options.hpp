@@ -21,8 +21,8 @@ enum class StepForm : std::uint8_t {
 struct ParameterGroup {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  /// The factor of the rule's learning_rate. 0: the elements are frozen. Neither they nor their state change, and they do
-  /// not count in the norm of the gradient.
+  /// The factor of the rule's learning_rate. 0: the elements are frozen. Neither they nor their state change, and they
+  /// do not count in the norm of the gradient.
   double learning_rate = 1;
   /// The factor of the rule's weight_decay and decoupled_weight_decay.
   double weight_decay = 1;
@@ -45,10 +45,11 @@ struct TrainStepOptions {
   std::size_t bucket_bytes = std::size_t{16} << 20U;
   /// Parts of the parameters with other hyperparameters, in ascending order and without overlaps.
   std::vector<ParameterGroup> groups{};
-  /// The largest norm of the whole gradient, over all parameters that are not frozen. A larger gradient is scaled down to
-  /// it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the
-  /// parameters are as before, and the step throws Error (function). On a CUDA device, it does not throw, because the host
-  /// does not wait for the norm: look at TrainStep::gradient_norm(). 0: no clipping.
+  /// The largest norm of the whole gradient, over all parameters that are not frozen. A larger gradient is scaled down
+  /// to it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the
+  /// parameters are as before, and the step throws Error (function). On a CUDA device, it does not throw, because the
+  /// host does not wait for the norm: look at TrainStep::gradient_norm(). Such a step counts in TrainStep::steps().
+  /// 0: no clipping.
   double clip_norm = 0;
 };
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// How a train step treats parts of the parameters differently: groups with hyperparameters of their own, the clipping of the gradient by its norm, and the division of a gradient that is a sum. The master makes a plan as
-// a list of numbers, which the workers get as a shared variable. If a step needs nothing of this, the list is empty.
+// How a train step treats parts of the parameters differently: groups with hyperparameters of their own, the clipping
+// of the gradient by its norm, and the division of a gradient that is a sum. The master makes a plan as a list of
+// numbers, which the workers get as a shared variable. If a step needs nothing of this, the list is empty.
 
 #include <cmath>
 #include <cstddef>
@@ -42,8 +43,9 @@ constexpr Rule rule_of_part(Rule rule, const PlanPart& part) noexcept {
   return rule;
 }
 
-/// A plan, as a view of its list of numbers: the largest norm, the norm of the last step, the divisor of the gradient, and
-/// then six numbers for each part of the parameters: begin, end, and those of PlanPart. The parts cover all parameters. The divisor is 1, or in a step that sums its gradient, the sum of the counts of all ranks.
+/// A plan, as a view of its list of numbers: the largest norm, the norm of the last step, the divisor of the gradient,
+/// and then six numbers for each part of the parameters: begin, end, and those of PlanPart. The parts cover all
+/// parameters. The divisor is 1, or in a step that sums its gradient, the sum of the counts of all ranks.
 class StepPlan {
  public:
   explicit StepPlan(std::span<double> numbers) noexcept : numbers_(numbers) {}
@@ -80,17 +82,18 @@ class StepPlan {
   std::span<double> numbers_;
 };
 
+template <class Rule>
+inline constexpr bool kHasMomentum = requires(Rule rule) { rule.momentum; };
+template <class Rule>
+inline constexpr bool kHasBetas = requires(Rule rule) { rule.beta1; };
+
 /// Which hyperparameters a rule has that a group can replace.
 struct GroupFields {
   bool momentum;
   bool betas;
 };
 template <class Rule>
-inline constexpr GroupFields kGroupFields{requires(Rule rule){rule.momentum;
-}  // namespace syncrun::detail
-, requires(Rule rule) { rule.beta1; }
-}
-;
+inline constexpr GroupFields kGroupFields{.momentum = kHasMomentum<Rule>, .betas = kHasBetas<Rule>};
 
 inline void check_group(const ParameterGroup& group, std::int64_t elements, const GroupFields& fields) {
   const auto text = [&] {
@@ -191,8 +194,9 @@ inline void check_divisor(double count) {
                                     "such rows out");
 }
 
-/// Stores the norm of the gradient, and returns the factor that clips the gradient. `squares` is of the gradient before it
-/// is divided. Throws Error (usage) if the norm is not finite.
+/// Stores the norm of the gradient, and returns the factor that clips the gradient. `squares` is of the gradient before
+/// it is divided. Throws Error (usage) if the norm is not finite. This is in a body, so the master throws it as
+/// function.
 inline double clip_factor(const StepPlan& plan, double squares) {
   const double norm = std::sqrt(squares) / plan.divisor();
   if (!std::isfinite(norm)) {
