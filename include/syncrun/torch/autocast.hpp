@@ -15,12 +15,12 @@ namespace syncrun::libtorch {
 ///     return torch::cross_entropy_loss(net.forward(sr::libtorch::tensor(x)), sr::libtorch::tensor(y));
 ///   }
 ///
-/// LibTorch chooses the type of each operation: matrix products and convolutions get `type`, most losses get float32. The
-/// parameters and their gradients stay float32. End the scope before the backward pass, as a loss does when it returns.
-/// The destructor restores the former state, also after an exception. When the outermost object ends, LibTorch forgets
-/// its converted copies of parameters, so the next step converts the new values. Objects can be nested. An inner
-/// `Autocast(torch::kFloat32)` turns autocast off in its scope. The constructor throws Error (usage) unless `type` is
-/// kBFloat16 or kFloat32.
+/// LibTorch chooses the type of each operation: matrix products and convolutions get `type`, most losses get float32.
+/// The parameters and their gradients stay float32. End the scope before the backward pass, as a loss does when it
+/// returns. The destructor restores the former state, also after an exception. When the outermost object ends, LibTorch
+/// forgets its converted copies of parameters, so the next step converts the new values. Objects can be nested. An
+/// inner `Autocast(torch::kFloat32)` turns autocast off in its scope. The constructor throws Error (usage) unless
+/// `type` is kBFloat16 or kFloat32.
 class SYNCRUN_EXPORT Autocast {
  public:
   /// Begins the scope. `type` is kBFloat16 or kFloat32.

@@ -21,19 +21,19 @@ enum class FiniteCheck : std::uint8_t {
 /// How a CUDA device runs the step.
 enum class Replay : std::uint8_t {
   /// Captures the step as a CUDA graph and then launches the graph, if that is possible. The loss's host code does not
-  /// run in these steps, so the loss must do the same in each step, apart from the values of its inputs. If a step cannot
-  /// be captured, the worker warns once and runs the host code in each step (see docs/libtorch.md, "Replay").
+  /// run in these steps, so the loss must do the same in each step, apart from the values of its inputs. If a step
+  /// cannot be captured, the worker warns once and runs the host code in each step (see docs/libtorch.md, "Replay").
   if_possible,
   never  ///< Each step runs the loss's host code.
 };
 
-/// Options of a training step, as a template argument: `train_step<sr::Adam, loss, BackwardOptions{...}>`. An option that
-/// is not used costs nothing.
+/// Options of a training step, as a template argument: `train_step<sr::Adam, loss, BackwardOptions{...}>`. An option
+/// that is not used costs nothing.
 struct BackwardOptions {
   /// With `during_backward`, a hook on each parameter reports its gradient. Parameters that the loss does not use are
   /// final at once. The step averages early only in the cases that gradient_ready.hpp names: on several CUDA devices.
-  /// Elsewhere, the option has no effect on the result or the speed. A loss whose backward pass contains another backward
-  /// pass (checkpointed activations) is an error, because it changes gradients that were final.
+  /// Elsewhere, the option has no effect on the result or the speed. A loss whose backward pass contains another
+  /// backward pass (checkpointed activations) is an error, because it changes gradients that were final.
   GradientAverage average = GradientAverage::after_backward;
   /// With `gradients`, a step whose gradient is not finite throws Error (function). The message names the first such
   /// parameter in the order of the backward pass. Reads the gradient once more.

@@ -33,8 +33,8 @@ struct LoadOptions {
   /// Load only this part of the file: the tensors whose names begin with it and a dot, without both. For a checkpoint
   /// {"model": model.state_dict(), ...} of Python, it is "model". Empty: load the whole file.
   std::string part{};
-  /// What names begin with in the file, and what they begin with in the module in its place: {{"module.", ""}}. The first
-  /// pair that fits applies.
+  /// What names begin with in the file, and what they begin with in the module in its place: {{"module.", ""}}. The
+  /// first pair that fits applies.
   std::vector<std::pair<std::string, std::string>> prefixes{};
 };
 

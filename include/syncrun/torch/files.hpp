@@ -27,9 +27,9 @@
 namespace syncrun::libtorch {
 
 /// Saves the parameters and the buffers of rank 0 under the names that the module gives to them, for example
-/// "layer1.weight". `params` is the variable of parameters(). A module of any LibTorch program can load a file of format
-/// torch by torch::load. The file is replaced as a whole: after a crash it is the old or the new one. Throws Error
-/// (system) if the file cannot be written.
+/// "layer1.weight". `params` is the variable of parameters(). A module of any LibTorch program can load a file of
+/// format torch by torch::load. The file is replaced as a whole: after a crash it is the old or the new one. Throws
+/// Error (system) if the file cannot be written.
 template <class Net>
 void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
           const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
@@ -44,8 +44,8 @@ void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<fl
 /// Unless the options say otherwise, the file must have exactly the tensors of the module: floating-point tensors may
 /// have another floating-point type, and tied tensors may be there once or twice. Values that are no tensors are
 /// skipped. Throws Error (function) if the file is damaged or contains code, if a tensor is missing, left over or of
-/// another shape, or if two names become one. The message names the first such tensor. Throws Error (system) if the file
-/// cannot be read. After an error, the module is as before.
+/// another shape, or if two names become one. The message names the first such tensor. Throws Error (system) if the
+/// file cannot be read. After an error, the module is as before.
 template <class Net>
 LoadReport load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
                 const std::filesystem::path& file, const LoadOptions& options = {}) {
@@ -90,8 +90,8 @@ class SYNCRUN_EXPORT Safetensors {
   std::shared_ptr<const detail::MappedSafetensors> file_;
 };
 
-/// Writes tensors into a safetensors file. The file is replaced as a whole. Throws Error: usage (a name occurs twice, or
-/// a tensor has a type that the format does not have), system (the file cannot be written).
+/// Writes tensors into a safetensors file. The file is replaced as a whole. Throws Error: usage (a name occurs twice,
+/// or a tensor has a type that the format does not have), system (the file cannot be written).
 SYNCRUN_EXPORT void save_safetensors(const std::filesystem::path& file,
                                      const std::vector<std::pair<std::string, ::torch::Tensor>>& tensors,
                                      const std::map<std::string, std::string>& metadata = {});
@@ -101,8 +101,8 @@ SYNCRUN_EXPORT void save_safetensors(const std::filesystem::path& file,
 ///   const auto images = sr::libtorch::map_tensor<std::uint8_t, 4>(session, "train.safetensors", "images");
 ///
 /// In all else, this Data is like that of Session::map_raw. The name of the Data is that of the tensor unless you give
-/// one. Throws Error: usage if the file is damaged, has no such tensor, or has it with another type or number of dimensions,
-/// or if its elements are not aligned; system if the file cannot be read.
+/// one. Throws Error: usage if the file is damaged, has no such tensor, or has it with another type or number of
+/// dimensions, or if its elements are not aligned; system if the file cannot be read.
 template <Element T, std::size_t N>
 Data<T, N> map_tensor(Session& session, const std::filesystem::path& file, std::string_view tensor,
                       std::string_view name = {}) {

@@ -15,9 +15,9 @@ namespace syncrun::libtorch {
 
 /// Prepares the worker for LibTorch during the lifetime of this object. Replica's own functions do this themselves.
 ///
-/// - On a CUDA device, LibTorch puts its work on the worker's stream, and tensor() makes tensors of the worker's GPU. The
-///   first Guard throws Error (usage) if LibTorch or Syncrun has no CUDA here, or if the process has a cuDNN that LibTorch
-///   cannot use.
+/// - On a CUDA device, LibTorch puts its work on the worker's stream, and tensor() makes tensors of the worker's GPU.
+///   The first Guard throws Error (usage) if LibTorch or Syncrun has no CUDA here, or if the process has a cuDNN that
+///   LibTorch cannot use.
 /// - LibTorch computes with as many threads as the worker's OMP_NUM_THREADS says, which Syncrun sets.
 /// - An error of LibTorch names the line of the program that caused it, in place of a backtrace of C++ functions.
 class Guard {

@@ -1,11 +1,11 @@
 #pragma once
 
-// Optimizers that LibTorch has only in Python: Muon and Adafactor. They are for a body of your own, like all optimizers of
-// LibTorch (docs/libtorch.md, "An optimizer of LibTorch"). They cannot be the rule of train_step(): a rule there updates each
-// element by itself, in any share of the flat vector, but these need whole matrices.
+// Optimizers that LibTorch has only in Python: Muon and Adafactor. They are for a body of your own, like all optimizers
+// of LibTorch (docs/libtorch.md, "An optimizer of LibTorch"). They cannot be the rule of train_step(): a rule there
+// updates each element by itself, in any share of the flat vector, but these need whole matrices.
 //
-// Every rank has all of the state, and computes the whole update. After average(), all ranks have the same gradients, so
-// their parameters stay equal. On a GPU, no function here waits for the device.
+// Every rank has all of the state, and computes the whole update. After average(), all ranks have the same gradients,
+// so their parameters stay equal. On a GPU, no function here waits for the device.
 
 #include <torch/torch.h>
 
@@ -49,8 +49,9 @@ struct SYNCRUN_EXPORT MuonOptions : ::torch::optim::OptimizerCloneableOptions<Mu
   void set_lr(double rate) override;
 };
 
-/// Muon, for matrices in the hidden layers: B = momentum B + (1 - momentum) G, then U = momentum B + (1 - momentum) G, or
-/// U = B without nesterov. The matrix changes by -lr O, where O has the singular vectors of U and singular values near 1.
+/// Muon, for matrices in the hidden layers: B = momentum B + (1 - momentum) G, then U = momentum B + (1 - momentum) G,
+/// or U = B without nesterov. The matrix changes by -lr O, where O has the singular vectors of U and singular values
+/// near 1.
 /// Source: K. Jordan, "Muon: An optimizer for hidden layers in neural networks" (2024), as in torch.optim.Muon (PyTorch
 /// 2.15).
 ///
@@ -58,8 +59,8 @@ struct SYNCRUN_EXPORT MuonOptions : ::torch::optim::OptimizerCloneableOptions<Mu
 /// All parameters have two dimensions.
 class SYNCRUN_EXPORT Muon : public ::torch::optim::Optimizer {
  public:
-  /// Optimizes groups of parameters. A group without options has the defaults. Throws Error (usage) if a parameter has not
-  /// two dimensions.
+  /// Optimizes groups of parameters. A group without options has the defaults. Throws Error (usage) if a parameter has
+  /// not two dimensions.
   explicit Muon(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
                 const MuonOptions& defaults = MuonOptions());
   /// Optimizes parameters, as one group.
@@ -89,9 +90,9 @@ struct SYNCRUN_EXPORT AdafactorOptions : ::torch::optim::OptimizerCloneableOptio
   void set_lr(double rate) override;
 };
 
-/// Adafactor: for a matrix [rows, columns], it stores the means of the squared gradient of each row and each column, so the
-/// state has rows + columns numbers. For more dimensions, the last two are the matrix. A vector has a state as long as
-/// itself. Source: N. Shazeer, M. Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", arXiv
+/// Adafactor: for a matrix [rows, columns], it stores the means of the squared gradient of each row and each column, so
+/// the state has rows + columns numbers. For more dimensions, the last two are the matrix. A vector has a state as long
+/// as itself. Source: N. Shazeer, M. Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", arXiv
 /// 1804.04235, as in torch.optim.Adafactor (PyTorch 2.15).
 class SYNCRUN_EXPORT Adafactor : public ::torch::optim::Optimizer {
  public:

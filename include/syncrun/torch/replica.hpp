@@ -92,10 +92,11 @@ class KeptModule<::torch::jit::Module> {
 /// A loss together with other numbers of the same batch. A loss function returns it instead of a tensor:
 ///
 ///   struct Numbers { sr::Avg<double> loss; sr::Sum<std::int64_t> correct; };
-///   sr::libtorch::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> y);
+///   sr::libtorch::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x,
+///                                    sr::Scattered<const std::int64_t, 1> y);
 ///
-/// The backward pass starts at `tensor`, which is a WeightedLoss or a SummedLoss if Value says so. The caller of the step
-/// gets `numbers`, reduced over all ranks. In averages, a rank and a slice have the weight of their rows, or in a
+/// The backward pass starts at `tensor`, which is a WeightedLoss or a SummedLoss if Value says so. The caller of the
+/// step gets `numbers`, reduced over all ranks. In averages, a rank and a slice have the weight of their rows, or in a
 /// Loss<Numbers, WeightedLoss>, of their count.
 template <class Numbers, class Value = ::torch::Tensor>
 struct Loss {
@@ -175,8 +176,8 @@ Comm* comm_in(P&... inputs) noexcept {
 }
 
 /// Whether a step or an evaluation of a loss can be captured as a CUDA graph: its host code reads no argument, uses no
-/// collectives, and gives back nothing but the loss. TorchScript is not captured: it compiles itself anew during its first
-/// calls.
+/// collectives, and gives back nothing but the loss. TorchScript is not captured: it compiles itself anew during its
+/// first calls.
 template <class F>
 inline constexpr bool kCanReplayLoss = false;
 template <class R, class Module, class... P>
@@ -219,8 +220,8 @@ struct LoadedNames {
   Gather<std::uint8_t, 1> additional;
 };
 
-/// The parameters of a replica. `names` has a zero byte after each name. A row of `places` has the first element, the end
-/// and the number of dimensions of a parameter.
+/// The parameters of a replica. `names` has a zero byte after each name. A row of `places` has the first element, the
+/// end and the number of dimensions of a parameter.
 struct PartsDescription {
   Gather<std::uint8_t, 1> names;
   Gather<std::int64_t, 2> places;
@@ -239,8 +240,8 @@ struct PartsDescription {
 /// `Net` can also be torch::jit::Module. The only argument is then the name of a file of torch.jit.save, which every
 /// worker reads. Its modules begin in training mode, whatever mode the file says.
 ///
-/// On a CUDA device, the module is constructed on the CPU, with the same values as there, and then moved to the GPU. The
-/// loss makes new tensors on the device of its inputs: `torch::zeros({3}, x.options())`.
+/// On a CUDA device, the module is constructed on the CPU, with the same values as there, and then moved to the GPU.
+/// The loss makes new tensors on the device of its inputs: `torch::zeros({3}, x.options())`.
 ///
 /// Programs call only net(). The functions of training.hpp and files.hpp call the other members.
 template <class Net>
@@ -387,8 +388,8 @@ class Replica {
   static constexpr auto kMemory =
       detail::kIsReplayed<decltype(kLoss), kBackward> ? detail::BodyMemory::of_graphs : detail::BodyMemory::lasting;
 
-  /// On a GPU, says once why steps run without a CUDA graph although the program has not turned graphs off. It is a warning
-  /// unless an option of the program is the reason.
+  /// On a GPU, says once why steps run without a CUDA graph although the program has not turned graphs off. It is a
+  /// warning unless an option of the program is the reason.
   template <auto kLoss, BackwardOptions kBackward, class Worker>
   void say_why_plain(Worker& worker) {
     if constexpr (std::is_same_v<Worker, CudaWorker> && kBackward.replay == Replay::if_possible &&

@@ -33,8 +33,8 @@ class SYNCRUN_EXPORT SyncBatchNormImpl
 ///   torch::Tensor loss(Net& net, sr::Comm&, sr::Scattered<const float, 4> x, sr::Scattered<const std::int64_t, 1> y);
 ///
 /// Every rank then runs the loss, also a rank without rows, whose inputs have zero rows. All ranks must run the same
-/// modules in the same order. A body of your own passes its Comm& to Guard. With slices, each slice has statistics of its
-/// own. The running statistics are equal on all ranks, so sync_buffers is not needed for them.
+/// modules in the same order. A body of your own passes its Comm& to Guard. With slices, each slice has statistics of
+/// its own. The running statistics are equal on all ranks, so sync_buffers is not needed for them.
 ///
 /// In evaluation mode, on one rank, and in a program without Syncrun, it is like LibTorch's BatchNorm. Throws Error
 /// (usage): there are several ranks, but no Comm&; or all ranks together have fewer than two values of each channel.

@@ -40,11 +40,11 @@ template <> struct ScalarTypeOf<bool>         { static constexpr auto value = ::
 
 }  // namespace detail
 
-/// Returns a tensor that uses the memory of a view, without a copy: `tensor(x)` for any array parameter of a body, or for
-/// the view of an Array. It is a tensor of the worker's device in a Guard, which Replica makes for a loss, and of the CPU
-/// elsewhere. The tensor is valid as long as the memory, for a body's parameters until the body returns. An
-/// input (Scattered, Broadcast) is only for reading, although LibTorch has no tensors that are const: all ranks read the
-/// same memory.
+/// Returns a tensor that uses the memory of a view, without a copy: `tensor(x)` for any array parameter of a body, or
+/// for the view of an Array. It is a tensor of the worker's device in a Guard, which Replica makes for a loss, and of
+/// the CPU elsewhere. The tensor is valid as long as the memory, for a body's parameters until the body returns. An
+/// input (Scattered, Broadcast) is only for reading, although LibTorch has no tensors that are const: all ranks read
+/// the same memory.
 template <class T, std::size_t N>
 [[nodiscard]] ::torch::Tensor tensor(const ArrayView<T, N>& view) {
   using Plain = std::remove_const_t<T>;
@@ -55,11 +55,12 @@ template <class T, std::size_t N>
       ::torch::TensorOptions().dtype(detail::ScalarTypeOf<Plain>::value).device(detail::device_here()));
 }
 
-/// Converts the parameters and buffers of a module that have four or five dimensions to the memory format channels last,
-/// which is the faster one for convolutions in bfloat16 on a GPU. Python's `module.to(memory_format=channels_last)` does the
-/// same for four dimensions. Call it at the end of the module's constructor: parameters() keeps the format that a
-/// parameter then has. Inputs need the format too. `tensor(x).permute({0, 3, 1, 2})` has it without a copy if the rows are
-/// [height, width, channels]. Otherwise use `tensor(x).contiguous(torch::MemoryFormat::ChannelsLast)`.
+/// Converts the parameters and buffers of a module that have four or five dimensions to the memory format channels
+/// last, which is the faster one for convolutions in bfloat16 on a GPU. Python's
+/// `module.to(memory_format=channels_last)` does the same for four dimensions. Call it at the end of the module's
+/// constructor: parameters() keeps the format that a parameter then has. Inputs need the format too.
+/// `tensor(x).permute({0, 3, 1, 2})` has it without a copy if the rows are [height, width, channels]. Otherwise use
+/// `tensor(x).contiguous(torch::MemoryFormat::ChannelsLast)`.
 inline void to_channels_last(::torch::nn::Module& module) {
   const ::torch::NoGradGuard no_gradients;
   const auto convert = [](::torch::Tensor& tensor) {

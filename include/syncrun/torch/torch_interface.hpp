@@ -1,7 +1,7 @@
 #pragma once
 
-// The interface of the part for LibTorch: what the templates in this folder call in libsyncrun_torch.so. Users never name
-// anything in this header.
+// The interface of the part for LibTorch: what the templates in this folder call in libsyncrun_torch.so. Users never
+// name anything in this header.
 
 #include <torch/torch.h>
 
@@ -64,8 +64,8 @@ struct BackwardCall {
   double share = 1;                                 // the part of the rows of all ranks and slices
 };
 
-/// The collectives of the step that a worker runs. Graphs refer to it, and may live longer than the step. `comm` is null
-/// then.
+/// The collectives of the step that a worker runs. Graphs refer to it, and may live longer than the step. `comm` is
+/// null then.
 struct StepComm {
   Comm* comm;
   std::int64_t rows;
@@ -79,8 +79,8 @@ struct StepScope {
   const StepScope* outer;
 };
 
-/// Where LibTorch takes the device memory of a body from. `of_graphs`: from a pool that all bodies of the worker share that
-/// can be captured. A graph writes to this memory in each replay, so no tensor there may outlive its body.
+/// Where LibTorch takes the device memory of a body from. `of_graphs`: from a pool that all bodies of the worker share
+/// that can be captured. A graph writes to this memory in each replay, so no tensor there may outlive its body.
 enum class BodyMemory : std::uint8_t { lasting, of_graphs };
 
 /// What a Guard does. `comm` may be null.
@@ -98,16 +98,16 @@ class SYNCRUN_EXPORT PreparedWorker {
   StepScope scope_;
 };
 
-/// The device of the innermost Guard of this thread. Without one, that of the process: the GPU of a worker that has made a
-/// Guard for it, otherwise the CPU.
+/// The device of the innermost Guard of this thread. Without one, that of the process: the GPU of a worker that has
+/// made a Guard for it, otherwise the CPU.
 SYNCRUN_EXPORT ::torch::Device device_here() noexcept;
 
-/// A module on a worker, whose parameters and gradients are parts of flat vectors of Syncrun. "The parameters" are those
-/// that require a gradient. All others are frozen, and are treated like buffers.
+/// A module on a worker, whose parameters and gradients are parts of flat vectors of Syncrun. "The parameters" are
+/// those that require a gradient. All others are frozen, and are treated like buffers.
 class SYNCRUN_EXPORT BoundModule {
  public:
-  /// Moves the module to the device of the innermost Guard. Throws Error (usage) if a parameter is not float32, or if two
-  /// parameters share memory without being one tensor.
+  /// Moves the module to the device of the innermost Guard. Throws Error (usage) if a parameter is not float32, or if
+  /// two parameters share memory without being one tensor.
   explicit BoundModule(std::shared_ptr<::torch::nn::Module> module);
 
   /// The number of elements of all parameters.
@@ -120,22 +120,22 @@ class SYNCRUN_EXPORT BoundModule {
 
   /// Copies the present values of the parameters into `params`, and makes the parameters parts of `params`.
   void store(std::span<float> params);
-  /// Makes the parameters parts of `params`. The next backward() writes the gradient to `gradient`. On a CPU device, and
-  /// if `call` has a report, the gradients of the parameters are parts of it, and are zero now. Otherwise they are
-  /// undefined, so LibTorch need not add to them, and backward() collects them by one operation. Throws Error (usage) if
-  /// the module has other parameters than at its construction.
+  /// Makes the parameters parts of `params`. The next backward() writes the gradient to `gradient`. On a CPU device,
+  /// and if `call` has a report, the gradients of the parameters are parts of it, and are zero now. Otherwise they are
+  /// undefined, so LibTorch need not add to them, and backward() collects them by one operation. Throws Error (usage)
+  /// if the module has other parameters than at its construction.
   void bind(std::span<float> params, std::span<float> gradient, const BackwardCall& call = {});
   /// Makes the parameters parts of `params`, for a call that does not change them.
   void bind_to_read(std::span<const float> params);
 
-  /// Runs the backward pass and returns the loss, or 0 without rows. Throws Error (usage) if the loss is not one number,
-  /// if it does not depend on a parameter, if it is not finite, if there are other rows and the loss is no mean over its
-  /// rows (loss_form.hpp), or if the backward pass replaced a gradient instead of adding to it. Throws also what the
-  /// options of the call say. On a CUDA device, the loss stays in device memory, and only FiniteCheck::gradients looks at
-  /// it.
+  /// Runs the backward pass and returns the loss, or 0 without rows. Throws Error (usage) if the loss is not one
+  /// number, if it does not depend on a parameter, if it is not finite, if there are other rows and the loss is no mean
+  /// over its rows (loss_form.hpp), or if the backward pass replaced a gradient instead of adding to it. Throws also
+  /// what the options of the call say. On a CUDA device, the loss stays in device memory, and only
+  /// FiniteCheck::gradients looks at it.
   Avg<double> backward(const ::torch::Tensor& loss, const BackwardCall& call = {});
-  /// The same for losses whose gradient is that of a sum. Sets the count of the call. If nothing counts on a CPU device,
-  /// the gradient is zero, and the sum is not looked at.
+  /// The same for losses whose gradient is that of a sum. Sets the count of the call. If nothing counts on a CPU
+  /// device, the gradient is zero, and the sum is not looked at.
   WeightedMean backward(const WeightedLoss& loss, const BackwardCall& call);
   Sum<double> backward(const SummedLoss& loss, const BackwardCall& call);
   /// The value of a loss that is evaluated only. Throws Error (usage) if it is not one number.
@@ -175,20 +175,20 @@ class SYNCRUN_EXPORT BoundModule {
   bool has_warned_ = false;
 };
 
-/// A module of TorchScript as a module of LibTorch: the same parameters, buffers and submodules under the same names. Its
-/// mode is that of the script.
+/// A module of TorchScript as a module of LibTorch: the same parameters, buffers and submodules under the same names.
+/// Its mode is that of the script.
 class SYNCRUN_EXPORT ScriptAdapter : public ::torch::nn::Module {
  public:
   explicit ScriptAdapter(::torch::jit::Module script);
-  /// Loads a file of torch.jit.save to the device of the innermost Guard, in training mode. Throws Error: usage if it is
-  /// no such file, system if it cannot be read.
+  /// Loads a file of torch.jit.save to the device of the innermost Guard, in training mode. Throws Error: usage if it
+  /// is no such file, system if it cannot be read.
   static std::shared_ptr<ScriptAdapter> from_file(const std::filesystem::path& file);
 
   ::torch::jit::Module& script() noexcept { return script_; }
   void train(bool on = true) override;
   bool is_training() const noexcept override;
-  /// Code of TorchScript can assign another tensor to a buffer. Copies its values into the buffer's own tensor, and puts
-  /// this tensor back.
+  /// Code of TorchScript can assign another tensor to a buffer. Copies its values into the buffer's own tensor, and
+  /// puts this tensor back.
   void keep_buffers();
 
  private:
@@ -222,8 +222,8 @@ SYNCRUN_EXPORT void check_versions(int major, int minor);
 /// Throws an Error with the message of LibTorch's `error`, and the line of the program that caused it.
 [[noreturn]] SYNCRUN_EXPORT void rethrow_plainly(const c10::Error& error);
 
-/// Throws Error (usage) if the layouts of the modules differ between ranks, or if they have no parameters. `layouts` has
-/// the text of each rank, each with a zero byte at its end. The message names the first difference.
+/// Throws Error (usage) if the layouts of the modules differ between ranks, or if they have no parameters. `layouts`
+/// has the text of each rank, each with a zero byte at its end. The message names the first difference.
 SYNCRUN_EXPORT void check_layouts(std::span<const std::uint8_t> layouts);
 
 /// The shape of a tensor in a file, and the position of its elements in bytes.

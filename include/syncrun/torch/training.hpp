@@ -34,11 +34,11 @@ void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferS
 }
 
 /// Makes a shared variable of the module's parameters: one flat vector, with the parameters in the order of
-/// named_parameters(). From now on, the parameters of every rank's module are parts of this variable. Every rank has the
-/// values of rank 0, also in buffers and frozen parameters. Parameters are those that require a gradient. A tensor that
-/// the module has twice (tied weights) counts once. Without a name, the variable is "params", or "params#2" if that name
-/// is in use. Throws Error (usage) if the module has no parameters, or if the modules differ between ranks: the message
-/// names the first difference.
+/// named_parameters(). From now on, the parameters of every rank's module are parts of this variable. Every rank has
+/// the values of rank 0, also in buffers and frozen parameters. Parameters are those that require a gradient. A tensor
+/// that the module has twice (tied weights) counts once. Without a name, the variable is "params", or "params#2" if
+/// that name is in use. Throws Error (usage) if the module has no parameters, or if the modules differ between ranks:
+/// the message names the first difference.
 template <class Net>
 Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
   const auto description = session.function(&Replica<Net>::describe, net, "parameters")();
@@ -81,9 +81,9 @@ std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>
   return parts;
 }
 
-/// Compares the modules of all ranks by checksums: parameters, frozen parameters and buffers. The result names the first
-/// tensor that differs on each rank from that of rank 0. Buffers such as BatchNorm's running statistics differ until
-/// sync_buffers(). On GPUs, copies the modules to the host. Throws the errors of a call.
+/// Compares the modules of all ranks by checksums: parameters, frozen parameters and buffers. The result names the
+/// first tensor that differs on each rank from that of rank 0. Buffers such as BatchNorm's running statistics differ
+/// until sync_buffers(). On GPUs, copies the modules to the host. Throws the errors of a call.
 template <class Net>
 Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& net) {
   const auto found = session.function(&Replica<Net>::template checksums<CpuWorker>,
@@ -195,13 +195,13 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 ///
 /// A loss with a parameter `sr::Comm&` runs on every rank, also on ranks without rows, where its value does not count.
 ///
-/// On CUDA devices, a step is captured as a CUDA graph and then replayed (see Replay). It does not check whether the loss
-/// is finite.
+/// On CUDA devices, a step is captured as a CUDA graph and then replayed (see Replay). It does not check whether the
+/// loss is finite.
 ///
 /// Throws Error (usage) if a sharded step is to average during the backward pass.
-/// A step throws Error (function) if the loss is not one number or does not depend on a parameter, or if LibTorch failed.
-/// With several ranks or slices, it also throws if the loss is a tensor that one of LibTorch's functions computed as a sum,
-/// or on a CPU device, as a mean with ignored targets or class weights.
+/// A step throws Error (function) if the loss is not one number or does not depend on a parameter, or if LibTorch
+/// failed. With several ranks or slices, it also throws if the loss is a tensor that one of LibTorch's functions
+/// computed as a sum, or on a CPU device, as a mean with ignored targets or class weights.
 /// On a CPU device, it also throws if the loss is not finite, or if a gradient was replaced instead of added to. The
 /// parameters are then as before. A parameter that the loss does not use has the gradient zero.
 template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net>

@@ -12,8 +12,8 @@
 
 namespace syncrun::libtorch {
 
-/// A loss in which rows count differently: a language model with padding, or rows with weights. A loss function returns it
-/// in place of a tensor. It has the sum over what counts, and how much counts:
+/// A loss in which rows count differently: a language model with padding, or rows with weights. A loss function returns
+/// it in place of a tensor. It has the sum over what counts, and how much counts:
 ///
 ///   lt::WeightedLoss loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y,
 ///                         sr::Scattered<const float, 1> weights) {
@@ -25,12 +25,13 @@ namespace syncrun::libtorch {
 /// the result of the step and of an evaluation, a WeightedMean. If a loss returns a Loss<Numbers, WeightedLoss>, the
 /// averages among its numbers have the same weights.
 ///
-/// A count of 0 is right if nothing counts on a rank or in a slice, which then contributes nothing. On a CPU device, `sum`
-/// may be any number then. On a CUDA device, its gradient must be zero, as that of a sum of nothing is. If the counts of
-/// all ranks add up to 0, a step on CPU devices throws Error (function). On CUDA devices, the parameters stay as they are,
-/// and WeightedMean::value() throws. A count that is negative or not finite is an error on a CPU device.
+/// A count of 0 is right if nothing counts on a rank or in a slice, which then contributes nothing. On a CPU device,
+/// `sum` may be any number then. On a CUDA device, its gradient must be zero, as that of a sum of nothing is. If the
+/// counts of all ranks add up to 0, a step on CPU devices throws Error (function). On CUDA devices, the parameters stay
+/// as they are, and WeightedMean::value() throws. A count that is negative or not finite is an error on a CPU device.
 ///
-/// On CUDA devices, TrainStep::gradient() is the sum. On CPU devices, it is divided by the counts, except in frozen parts.
+/// On CUDA devices, TrainStep::gradient() is the sum. On CPU devices, it is divided by the counts, except in frozen
+/// parts.
 struct SYNCRUN_EXPORT WeightedLoss {
   /// `sum` and `count` are one number each, of any floating-point type; `count` can also have an integer type.
   WeightedLoss(::torch::Tensor sum, const ::torch::Tensor& count);
@@ -46,10 +47,11 @@ struct SYNCRUN_EXPORT WeightedLoss {
   ::torch::Tensor mean() const;
 };
 
-/// A loss that is a sum over rows, as LibTorch's functions with `torch::kSum` or at::Reduction::Sum compute. A loss function
-/// returns it in place of a tensor: `return lt::SummedLoss{reconstruction + divergence};`. The objective of a train step is
-/// the sum over all rows, so the gradients of all ranks and slices are added. The result of the step and of an evaluation
-/// is this sum, a Sum<double>. Averages among the numbers of a Loss<Numbers, SummedLoss> are means over the rows.
+/// A loss that is a sum over rows, as LibTorch's functions with `torch::kSum` or at::Reduction::Sum compute. A loss
+/// function returns it in place of a tensor: `return lt::SummedLoss{reconstruction + divergence};`. The objective of a
+/// train step is the sum over all rows, so the gradients of all ranks and slices are added. The result of the step and
+/// of an evaluation is this sum, a Sum<double>. Averages among the numbers of a Loss<Numbers, SummedLoss> are means
+/// over the rows.
 struct SummedLoss {
   ::torch::Tensor sum;  ///< One number, where the backward pass starts.
 };
