@@ -28,15 +28,18 @@ struct OutputSlot {
 
 /// What one rank reports about one command. Valid when the rank has voted or has finished the command.
 struct alignas(64) Outbox {
+  /// Whether the rank has not begun the update of a train step, and never will.
+  bool is_before_update() const noexcept { return vote == Vote::failed && !may_have_updated; }
   bool has_reduced(std::size_t output) const noexcept { return (reduced_outputs >> output & 1U) != 0; }
 
   Vote vote;  // how the command has ended on the rank
   /// The vote that the rank has cast. A failure after the vote does not change it, because peers may read it until they
   /// are done with the command.
   Vote cast;
-  bool is_empty;  // the rank had no rows, so it contributes nothing
-  bool is_fatal;  // after this failure, the worker cannot use its device any more
-  bool is_large;  // some outputs are so large that the workers reduce them
+  bool is_empty;          // the rank had no rows, so it contributes nothing
+  bool is_fatal;          // after this failure, the worker cannot use its device any more
+  bool may_have_updated;  // before this failure, the rank may have begun the update of a train step
+  bool is_large;          // some outputs are so large that the workers reduce them
   /// One bit per output that the workers of this rank's node have reduced. The first of them that has this output holds
   /// the result.
   std::uint16_t reduced_outputs;

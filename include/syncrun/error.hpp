@@ -108,8 +108,9 @@ struct Failure {
   std::vector<std::chrono::steady_clock::time_point> peers_released{};
   /// Shared variables that may be half written, because a call failed or did not finish. For a call of a function,
   /// these are its arguments of type Local<T, N>, through which a body can write, and the Update arguments of calls
-  /// that depend on it. For a collective or a transfer, these are its variables. If a worker was replaced, this list
-  /// also has the variables whose values Syncrun could not restore on the new worker.
+  /// that depend on it. The state of a train step on CPU devices is not named if no rank had begun its update, nor are
+  /// the parameters if the body is that of a loss of LibTorch. For a collective or a transfer, these are its variables. If
+  /// a worker was replaced, this list also has the variables whose values Syncrun could not restore on the new worker.
   std::vector<std::string> undefined;
   std::vector<std::string> restored;  ///< Shared variables that Syncrun restored on a new worker from another copy.
   int respawned_pid = 0;              ///< Process id of the new worker of this rank, or 0.

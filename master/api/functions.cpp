@@ -89,6 +89,7 @@ std::shared_ptr<master::records::FunctionRecord> define_function(
   record->signature = signature;
   record->object = std::move(object);
   for (const Body& body : bodies) {
+    if (runs_on(body.device, DeviceKind::cpu)) record->written_by_update = body.written_by_update;
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
       if (!runs_on(body.device, kind)) continue;
       record->bodies[static_cast<std::size_t>(kind)] =

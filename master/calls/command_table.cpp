@@ -329,8 +329,8 @@ std::optional<std::uint64_t> CommandTable::count_waited(os::Clock::duration wait
 
 namespace {
 
-/// Whether ranks of a call that failed may have committed its updates.
-enum class Updates : std::uint8_t { as_before, perhaps_committed };
+/// What ranks of a call that failed may have done: stored their Update variables, begun the update of a train step.
+enum class Updates : std::uint8_t { as_before, perhaps_begun, perhaps_committed };
 
 void add_half_written(std::vector<std::string>& names, const InFlight& call, Updates updates) {
   const auto add = [&](const std::string& name) {
@@ -341,7 +341,8 @@ void add_half_written(std::vector<std::string>& names, const InFlight& call, Upd
   const auto& arguments = call.function->signature.arguments;
   for (std::size_t i = 0; i < call.arguments_count; ++i) {
     const bool is_changed = arguments[i].kind == ArgumentKind::update && updates == Updates::perhaps_committed;
-    if (arguments[i].kind == ArgumentKind::local || is_changed) add(call.arguments[i].variable->name);
+    const bool is_kept = updates == Updates::as_before && (call.function->written_by_update >> i & 1U) != 0;
+    if ((arguments[i].kind == ArgumentKind::local && !is_kept) || is_changed) add(call.arguments[i].variable->name);
   }
 }
 
@@ -360,6 +361,15 @@ bool CommandTable::may_all_have_voted_ok(const Entry& entry) const {
   });
 }
 
+/// A rank that has succeeded has updated too.
+bool CommandTable::are_all_before_update(const Entry& entry) const {
+  const protocol::Command& command = control_.command_in(entry.slot);
+  return std::all_of(command.ranks.begin(), command.ranks.end(), [&](int rank) {
+    const bool is_done = control_.worker(rank).done.load(std::memory_order_acquire) >= entry.id;
+    return is_done && control_.outbox(command, rank).is_before_update();
+  });
+}
+
 std::vector<std::string> CommandTable::half_written_by(std::uint64_t id) const {
   std::vector<std::string> names;
   std::vector<std::uint64_t> failed{id};
@@ -370,7 +380,9 @@ std::vector<std::string> CommandTable::half_written_by(std::uint64_t id) const {
     if (entry.id != id && !fails_too) continue;
     if (entry.id != id) failed.push_back(entry.id);
     // A call that depends on another one may have committed its updates before the other one failed.
-    add_half_written(names, call, entry.id != id ? Updates::perhaps_committed : Updates::as_before);
+    Updates updates = Updates::perhaps_committed;
+    if (entry.id == id) updates = are_all_before_update(entry) ? Updates::as_before : Updates::perhaps_begun;
+    add_half_written(names, call, updates);
   }
   return names;
 }
@@ -380,7 +392,7 @@ std::vector<std::string> CommandTable::half_written() const {
   for (const Entry& entry : entries_) {
     const InFlight& call = *in_flight_[entry.slot];
     const bool may_have_committed = !call.dependencies.empty() || may_all_have_voted_ok(entry);
-    add_half_written(names, call, may_have_committed ? Updates::perhaps_committed : Updates::as_before);
+    add_half_written(names, call, may_have_committed ? Updates::perhaps_committed : Updates::perhaps_begun);
   }
   return names;
 }

@@ -205,13 +205,15 @@ class CommandTable {
   // ---- words
   std::string name_of(std::uint64_t id) const { return in_flight(id).name(); }
   /// The shared variables that the command, and those that depend on it, may have written only in part. A body may have
-  /// written to its Local copies without finishing. An Update is committed on all ranks or on none.
+  /// written to its Local copies without finishing. An Update is committed on all ranks or on none. What only the update of
+  /// a train step writes is as before if no rank of the call has begun it.
   std::vector<std::string> half_written_by(std::uint64_t id) const;
   /// The same for everything in flight after a loss. If all ranks had voted ok, those that are left have committed the
   /// updates of the call.
   std::vector<std::string> half_written() const;
 
  private:
+  bool are_all_before_update(const Entry& entry) const;
   bool may_all_have_voted_ok(const Entry& entry) const;
   void pass_on(std::uint64_t id, const std::shared_ptr<records::CallFailure>& failure) noexcept;
   const Entry* find(std::uint64_t id) const noexcept {

@@ -261,7 +261,8 @@ void put_report(MessageWriter& to, const os::Segment& segment, const protocol::C
          outbox.reduced_outputs);
   put_changes(to, segment, command, rank, outbox.vote);
   if (outbox.vote == protocol::Vote::failed) {
-    to.put(outbox.error_kind, outbox.native_code, outbox.failed_ns, outbox.failed_phase, outbox.message);
+    to.put(outbox.may_have_updated, outbox.error_kind, outbox.native_code, outbox.failed_ns, outbox.failed_phase,
+           outbox.message);
     return;
   }
   if (command.kind == protocol::CommandKind::memory)
@@ -284,7 +285,7 @@ void take_report(MessageReader& from, const os::Segment& segment, const protocol
   outbox.is_large = false;
   take_changes(from, segment, command, rank, outbox.vote);
   if (outbox.vote == protocol::Vote::failed) {
-    from.get_to(outbox.error_kind, outbox.native_code);
+    from.get_to(outbox.may_have_updated, outbox.error_kind, outbox.native_code);
     // Clocks of different nodes are not compared. So the failure whose report arrives first is the first one.
     const bool is_own = from.get<std::int64_t>() != kNotOwnFailure;
     outbox.failed_ns = is_own ? os::Clock::now().time_since_epoch().count() : kNotOwnFailure;

@@ -134,8 +134,9 @@ struct FunctionRecord {
   std::array<BodyState, kDeviceKinds> bodies{};  // by DeviceKind
   protocol::DeviceKinds kinds;                   // the kinds of devices that it has bodies for
   bool has_updates = false;
-  bool writes_object = false;  // it is a method that is not const
-  bool keeps_outputs = false;  // an output stays on the device
+  bool writes_object = false;           // it is a method that is not const
+  bool keeps_outputs = false;           // an output stays on the device
+  std::uint32_t written_by_update = 0;  // see Body
   /// The number of replacements (CommandDispatcher::replacements) when the function last succeeded on all ranks. Empty: it
   /// never has.
   std::optional<std::uint64_t> came_through_after;

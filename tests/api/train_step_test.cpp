@@ -240,6 +240,85 @@ TEST_P(TrainStep, OfAdagradBeginsAtItsAccumulatorAfterAFailedStep) {
   }
 }
 
+using StepRows = sr::Scattered<const double, 1>;
+using StepVector = sr::Local<double, 1>;
+
+bool is_last_rank(const sr::CpuWorker& worker) { return worker.rank() == worker.world_size() - 1; }
+
+void throw_before_the_update(sr::CpuWorker& worker, StepRows, StepVector, StepVector gradient) {
+  std::fill(gradient.begin(), gradient.end(), 1.0);
+  if (is_last_rank(worker)) throw std::runtime_error("before the update");
+}
+/// The result of the second slice has another length. The worker sees it after the update.
+sr::Sum<double, 1> fail_after_the_update(sr::CpuWorker& worker, StepRows, StepVector, StepVector gradient) {
+  static const std::vector<double> kResult{1, 2};
+  std::fill(gradient.begin(), gradient.end(), 1.0);
+  const std::size_t length = is_last_rank(worker) && worker.slice() == 1 ? 1 : 2;
+  return {std::span(kResult).first(length), sr::Shape{length}};
+}
+/// The other ranks may go on to the update, because this collective meets that of the step.
+void throw_when_others_have_the_gradient(sr::CpuWorker& worker, sr::Comm& comm, StepRows, StepVector,
+                                         StepVector gradient) {
+  std::fill(gradient.begin(), gradient.end(), 1.0);
+  if (!is_last_rank(worker)) return;
+  comm.all_reduce(gradient, sr::Reduction::avg);
+  throw std::runtime_error("when others have the gradient");
+}
+
+class FailedTrainStep : public OnWorkers {
+ protected:
+  struct Outcome {
+    std::vector<std::string> named;
+    bool is_state_changed = false;
+  };
+  template <class Body>
+  Outcome fail(Body body, std::int64_t slices, sr::StepForm form = sr::StepForm::replicated) {
+    auto weights = session().shared<double, 1>("weights");
+    weights.broadcast(std::vector<double>{1, 2, 3});
+    auto step = sr::train_step<sr::Momentum>(session(), body, weights, {.form = form});
+    Outcome outcome{{"the step has not failed"}};
+    try {
+      step(session().data(std::vector<double>(12)), {.learning_rate = 0.1}, {.slices = slices});
+    } catch (const sr::Error& error) {
+      outcome.named = error.failure().undefined;
+    }
+    for (int rank = 0; rank < world_size(); ++rank) {
+      for (const double each : step.state()[0].get(rank).to_vector())
+        outcome.is_state_changed = outcome.is_state_changed || each != 0;
+    }
+    return outcome;
+  }
+  const std::vector<std::string> body_writes{"weights", "weights.gradient"};
+  const std::vector<std::string> all{"weights", "weights.gradient", "weights.v", "weights.slice_gradient",
+                                     "weights.plan"};
+};
+INSTANTIATE_ON_WORKERS(FailedTrainStep, 1, 3);
+
+TEST_P(FailedTrainStep, DoesNotNameTheStateIfNoRankHasBegunTheUpdate) {
+  for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    for (const std::int64_t slices : {1, 2}) {
+      const Outcome outcome = fail(throw_before_the_update, slices, form);
+      EXPECT_EQ(outcome.named, body_writes);
+      EXPECT_FALSE(outcome.is_state_changed);
+    }
+  }
+}
+
+TEST_P(FailedTrainStep, NamesEverythingIfARankHasUpdated) {
+  for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    const Outcome outcome = fail(fail_after_the_update, 2, form);
+    EXPECT_EQ(outcome.named, all);
+    EXPECT_TRUE(outcome.is_state_changed);
+  }
+  // Whether the others get the gradient before they learn of the failure depends on their speed.
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const Outcome outcome = fail(throw_when_others_have_the_gradient, 1);
+    if (outcome.is_state_changed) {
+      EXPECT_EQ(outcome.named, all);
+    }
+  }
+}
+
 TEST_P(TrainStep, RefusesWhatMakesNoSenseBeforeAnythingMoves) {
   auto weights = session().shared<double, 1>("weights");
   const auto body = +[](sr::Scattered<const double, 1>, sr::Local<double, 1>, sr::Local<double, 1> gradient) {

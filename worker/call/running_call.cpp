@@ -11,9 +11,11 @@ RunningCall::RunningCall(const process::Attachment& attachment, const devices::D
       outputs_(attachment, device, outgoing, variables, slices_),
       recordings_(attachment, device, slices_, outputs_, gradient_),
       inputs_(attachment, device, files, slices_, recordings_),
-      updates_(attachment, device, slices_, recordings_) {}
+      updates_(attachment, device, slices_, recordings_),
+      is_gpu_(device.is_gpu()) {}
 
 void RunningCall::begin(const protocol::Command& command, std::uint64_t id) {
+  may_have_updated_ = is_gpu_;  // a graph does not tell the host when it updates
   inputs_.begin(id);
   recordings_.begin();
   updates_.begin();

@@ -52,6 +52,9 @@ class RunningCall {
   void weigh_slice(double weight) noexcept { slices_.weigh(weight); }
   void begin_gradient(const GradientPlace& place, GradientParts parts, Reduction reduction);
   bool end_gradient() { return gradient_.finish(); }
+  void note_update() noexcept { may_have_updated_ = true; }
+  /// Whether a step may have begun to write parameters and state in the command with this number.
+  bool may_have_updated(std::uint64_t id) const noexcept { return slices_.id() == id && may_have_updated_; }
   /// Runs a slice of a replayable function; see Recordings::replay.
   std::string replay(const Recordings::Work& work, Capture capture) {
     return recordings_.replay(work, capture, slices_.command().has_comm ? comm_ : nullptr);
@@ -71,6 +74,8 @@ class RunningCall {
   Recordings recordings_;
   CallInputs inputs_;
   CallUpdates updates_;
+  bool is_gpu_;
+  bool may_have_updated_ = false;
 };
 
 }  // namespace syncrun::detail::worker::call

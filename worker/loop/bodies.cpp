@@ -93,6 +93,7 @@ void WorkerCall::begin_gradient(DType dtype, void* gradient, std::size_t element
   core_->running().begin_gradient({gradient, elements, dtype}, parts, reduction);
 }
 bool WorkerCall::end_gradient() { return core_->running().end_gradient(); }
+void WorkerCall::begin_update() noexcept { core_->running().note_update(); }
 void WorkerCall::replay(void (*run)(void* context), void* context, Capture capture) {
   const std::string why_not = core_->running().replay({run, context}, capture);
   if (!why_not.empty()) core_->tools().logger->write(LogLevel::warning, why_not);

@@ -330,6 +330,7 @@ void CommandLoop::report_failure(protocol::Command& command, const process::Caug
   text::put_text(outbox.message, failure.text);
   outbox.vote = protocol::Vote::failed;
   outbox.is_fatal = has_lost_device;
+  outbox.may_have_updated = running_.may_have_updated(inbox_.current());
   // This is also done if outputs fail to be reduced. This rank's communicator is then gone, so all ranks make new ones.
   const bool uses_comm = command.comm.path() == protocol::CommPath::devices && host_.interruption.needs_peers();
   if (uses_comm) raise_to(header_.failed_comm(command.comm), inbox_.current());

@@ -106,6 +106,8 @@ struct Body {
   bool is_replayable = false;
   std::size_t bucket_bytes = 0;  // for train steps only
   bool is_step = false;          // a train step
+  /// For train steps: one bit for each argument of type Local that the body does not write, only the update after it.
+  std::uint32_t written_by_update = 0;
 };
 
 /// A signature at run time. The spans refer to static memory.

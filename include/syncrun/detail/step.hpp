@@ -70,6 +70,16 @@ struct StepOf {
         -> Signature<R, Comm&, P..., VectorOfIndex<T, I>..., Vector, Local<double, 1>, DeviceScalar<Rule>>;
     using Sig = decltype(signature(std::make_index_sequence<kStates>{}));
 
+    /// The arguments of Sig that the body does not write: the state and, if `reads_params`, the parameters. Also the plan
+    /// and the room for a slice, because every step writes what it reads there. One bit each.
+    static constexpr std::uint32_t written_by_update(bool reads_params) {
+      constexpr std::size_t kPlan = Sig::kArguments.size() - 2;  // the rule is the last argument
+      constexpr std::size_t kFirstState = kPlan - 1 - kStates;
+      constexpr std::uint32_t kOthers = (std::uint32_t{1} << (kPlan + 1)) - (std::uint32_t{1} << kFirstState);
+      constexpr std::uint32_t kParams = std::uint32_t{1} << (kFirstState - 2);
+      return reads_params ? kOthers | kParams : kOthers;
+    }
+
     /// Runs one slice. `parameters` are those of Sig. `body` takes the first of them after the Comm&, and the gradient
     /// as its last.
     template <StepForm kForm, BodyDevice kDevice, class Body, class... A>
@@ -182,9 +192,11 @@ struct StepOf {
     }
     /// Updates vectors that begin at element `first` of the parameters. They are all of the parameters if `comm` is null.
     template <BodyDevice kDevice, class... State>
-    static void update(CommandLoop& core, Comm* comm, std::span<double> numbers, const Rule* rule, std::int64_t first,
+    static void update(WorkerCall& call, Comm* comm, std::span<double> numbers, const Rule* rule, std::int64_t first,
                        std::span<T> params, std::span<T> gradient, State... state) {
       constexpr auto kPlace = kDevice == BodyDevice::cuda ? UpdateWork::RulePlace::device : UpdateWork::RulePlace::host;
+      call.begin_update();
+      CommandLoop& core = call.core();
       const StepPlan plan(numbers);
       if (plan.is_empty()) return update_on(core, rule, kPlace, params, gradient, state...);
       if constexpr (kDevice == BodyDevice::cuda) {
@@ -225,7 +237,7 @@ struct StepOf {
           clear_without_rows(call, rows, gradient);
           comm.all_reduce(gradient, kReduction);
         }
-        update<kDevice>(call.core(), nullptr, numbers, rule, 0, params.span(), gradient.span(),
+        update<kDevice>(call, nullptr, numbers, rule, 0, params.span(), gradient.span(),
                         std::get<kCount + 1 + I>(all).span()...);
       } else {
         const Share own = comm.share(params.size());
@@ -237,7 +249,7 @@ struct StepOf {
         sum_counts<kDevice>(comm, numbers);
         clear_without_rows(call, rows, gradient);
         comm.reduce_scatter(gradient, own_gradient, kReduction);
-        update<kDevice>(call.core(), &comm, numbers, rule, own.begin, own_params, own_gradient,
+        update<kDevice>(call, &comm, numbers, rule, own.begin, own_params, own_gradient,
                         std::get<kCount + 1 + I>(all).span()...);
         comm.all_gather(own_params, params);
       }
@@ -251,6 +263,11 @@ struct StepThunk {
   using Step = typename BodyShape<Pointer>::template In<StepOf<Rule>::template Of>;
   using R = typename BodyTraits<Pointer>::ResultType;
   static constexpr BodyDevice kDevice = BodyTraits<Pointer>::kDevice;
+
+  /// See Body. The owner of a method may say that its steps only read the parameters.
+  static constexpr std::uint32_t written_by_update() {
+    return Step::written_by_update(requires { requires BodyTraits<Pointer>::Owner::kStepsOnlyReadParams; });
+  }
 
   static void run(WorkerCall& call, const BodyPointer& body) {
     with_body(call, body, [&](auto& invoke) {
@@ -299,6 +316,8 @@ Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_by
                                         : make_step_body<Rule, StepForm::replicated>(pointer);
   body.bucket_bytes = bucket_bytes;
   body.is_step = true;
+  body.written_by_update =
+      StepThunk<Rule, StepForm::replicated, typename PointerIn<Pointer>::type>::written_by_update();
   return body;
 }
 

@@ -181,6 +181,8 @@ class SYNCRUN_EXPORT WorkerCall {
   /// end_gradient. It returns true if the gradient has been averaged or summed over the ranks.
   void begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientParts parts, Reduction reduction);
   bool end_gradient();
+  /// The step writes parameters and state from here on. The host code of a graph that is replayed does not call it.
+  void begin_update() noexcept;
   CommandLoop& core() noexcept { return *core_; }
 
   /// Runs the current slice of a replayable function, after its arguments have been bound. `run` calls the body and

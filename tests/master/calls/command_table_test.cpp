@@ -162,5 +162,36 @@ TEST_F(Calls, ThatAllRanksHaveVotedForMayHaveStoredTheirUpdatesBeforeALoss) {
   EXPECT_THAT(calls.half_written(), testing::IsEmpty()) << "no rank has stored them";
 }
 
+/// A train step: the body writes the first argument, and only the update writes the second one.
+TEST_F(Calls, ThatFailBeforeTheUpdateOfAStepLeaveWhatItWrites) {
+  static constexpr ArgumentType kLocal{ArgumentKind::local, DType::float32, {}, 1, 0};
+  static constexpr std::array<ArgumentType, 2> kArguments{kLocal, kLocal};
+  const auto function = std::make_shared<master::records::FunctionRecord>();
+  function->signature.arguments = kArguments;
+  function->written_by_update = 0b10;
+  const auto id = publish();
+  master::calls::InFlight& call = calls.in_flight(id);
+  call.function = function;
+  call.arguments_count = 2;
+  for (const std::size_t i : {0, 1}) {
+    const auto variable = std::make_shared<master::records::VariableRecord>();
+    variable->name = i == 0 ? "gradient" : "params";
+    call.arguments[i].variable = variable;
+  }
+  const auto outbox = [&](int rank) -> protocol::Outbox& { return pool.control().outbox(calls.command(id), rank); };
+  pool.fail(0, id, 1, "the loss is nan");
+  for (const int rank : {1, 2}) pool.fail(rank, id, 0, "another rank has failed");
+  for (const int rank : {0, 1}) pool.finish(rank, id);
+  EXPECT_THAT(calls.half_written_by(id), ElementsAre("gradient", "params")) << "rank 2 still runs";
+  pool.finish(2, id);
+  EXPECT_THAT(calls.half_written_by(id), ElementsAre("gradient"));
+  EXPECT_THAT(calls.half_written(), ElementsAre("gradient", "params")) << "after a loss, not all ranks report";
+  outbox(2).may_have_updated = true;
+  EXPECT_THAT(calls.half_written_by(id), ElementsAre("gradient", "params")) << "it has failed later";
+  outbox(2).may_have_updated = false;
+  outbox(1).vote = protocol::Vote::ok;
+  EXPECT_THAT(calls.half_written_by(id), ElementsAre("gradient", "params")) << "it has updated and succeeded";
+}
+
 }  // namespace
 }  // namespace syncrun::test

@@ -141,6 +141,7 @@ class FakePool final : public detail::master::pool::WorkerPool {
     outbox.failed_ns = order == 0 ? std::numeric_limits<std::int64_t>::max() : order;
     outbox.failed_phase = detail::protocol::Phase::function;
     outbox.is_fatal = false;
+    outbox.may_have_updated = false;
     detail::text::put_text(outbox.message, message);
   }
 
