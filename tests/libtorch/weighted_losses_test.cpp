@@ -290,6 +290,8 @@ std::string error_of_a_step(sr::Session& session, const Data& data, const sr::Ca
     step(data, {}, options);
   } catch (const sr::Error& error) {
     EXPECT_EQ(params.get(0).to_vector(), before);
+    // A loss does not write to the parameters, and the state of Adam is as before.
+    EXPECT_EQ(error.failure().undefined, std::vector<std::string>{params.name() + ".gradient"});
     return error.what();
   }
   return "";

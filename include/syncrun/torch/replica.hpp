@@ -247,6 +247,9 @@ struct PartsDescription {
 template <class Net>
 class Replica {
  public:
+  /// For train steps. A loss must not write to the parameters.
+  static constexpr bool kStepsOnlyReadParams = true;
+
   /// Session::replicate calls it, on every worker.
   template <class... Arguments>
   explicit Replica(CpuWorker& worker, std::uint64_t seed, Arguments... arguments)

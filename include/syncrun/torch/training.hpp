@@ -184,11 +184,11 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 ///   const double mean = step(x, y, {.learning_rate = 1e-3}, {.batch = shuffled, .slices = 4});
 ///
 /// The loss returns one number, the mean over the rows that it received, or a Loss with further numbers. A loss that is
-/// no mean over rows returns a WeightedLoss or a SummedLoss (weighted_loss.hpp). Its other parameters are those that a
-/// body can have. The result is a syncrun::TrainStep (train_step.hpp): slices, minibatches,
-/// the replicated and the sharded form, and checkpoints work as described there. The ranks average the gradient after
-/// the backward pass, and then update all parameters in one pass. A third template argument changes what happens in the
-/// backward pass (backward.hpp):
+/// no mean over rows returns a WeightedLoss or a SummedLoss (weighted_loss.hpp). It must not write to the module's
+/// parameters. Its other arguments are those that a body can have. The result is a syncrun::TrainStep (train_step.hpp):
+/// slices, minibatches, the replicated and the sharded form, and checkpoints work as described there. The ranks average
+/// the gradient after the backward pass, and then update all parameters in one pass. A third template argument changes
+/// what happens in the backward pass (backward.hpp):
 ///
 ///   auto step = sr::libtorch::train_step<sr::Adam, loss, sr::libtorch::BackwardOptions{
 ///       .check = sr::libtorch::FiniteCheck::gradients}>(session, net, params);
