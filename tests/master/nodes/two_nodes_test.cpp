@@ -25,6 +25,7 @@ class TwoNodes : public testing::Test {
     protocol::Outbox& outbox = other.pool.control().outbox(*command, rank);
     outbox.vote = vote;
     outbox.is_empty = outbox.is_fatal = false;
+    outbox.may_have_updated = true;
     outbox.rows = 1;
     outbox.weight = 1;
     outbox.failed_ns = 5;
@@ -83,6 +84,7 @@ TEST_F(TwoNodes, ReportAFailureAtOnce) {
   run(2, protocol::Vote::failed);
   deliver();
   EXPECT_EQ(done_by(2), id);
+  EXPECT_TRUE(master.pool.control().outbox(master.calls.command(id), 2).may_have_updated);
 }
 
 TEST_F(TwoNodes, LearnEachChangeOfTheHeapOnce) {
