@@ -64,20 +64,22 @@ void check_memory(const std::vector<BoundParameter>& parameters) {
 }
 
 /// Says what to do about a loss that is not finite. Names the first parameter with a value that is not finite, or says
-/// that all parameters are finite.
-std::string advice_on(double value, const ::torch::Tensor& loss, const std::vector<BoundParameter>& parameters) {
+/// that all parameters are finite. In the first training run of the module, no learning rate is the reason.
+std::string advice_on(double value, const ::torch::Tensor& loss, const std::vector<BoundParameter>& parameters,
+                      std::int64_t steps) {
+  const std::string of_updates = ". Try a smaller learning rate, or clip the gradient";
   for (const BoundParameter& each : parameters) {
-    if (!::torch::isfinite(each.tensor.detach()).all().item<bool>()) {
-      return "parameter '" + each.name +
-             "' already has values that are not finite. Try a smaller learning rate, or clip the gradient";
-    }
+    if (::torch::isfinite(each.tensor.detach()).all().item<bool>()) continue;
+    return "parameter '" + each.name + "' already has values that are not finite" +
+           (steps == 1 ? ". Look at where its values come from: the constructor, a file or a broadcast" : of_updates);
   }
   const std::string finite = "all parameters are finite before this step";
-  if (!std::isnan(value)) return finite + ". Try a smaller learning rate, or clip the gradient";
+  if (!std::isnan(value) && steps > 1) return finite + of_updates;
   if (const std::string why = why_no_mean(loss); !why.empty()) return finite + "; " + why;
   return finite +
-         ". Look at the inputs, and for logarithms, divisions, and means over nothing, as over targets that are all "
-         "padding: there, return a libtorch::WeightedLoss";
+         ". Look at the inputs, and for a division by 0 or a logarithm of 0. A mean over nothing is 0 / 0, for example "
+         "if all targets of a rank are padding: return libtorch::cross_entropy(scores, targets, ignore_index), or "
+         "another WeightedLoss";
 }
 
 ::torch::Tensor floats_at(float* data, ::torch::IntArrayRef sizes) {
@@ -346,7 +348,7 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) con
   const auto value = loss.item<double>();
   if (!std::isfinite(value)) {
     refuse("the loss is " + syncrun::detail::number_text(value) + " in training run " + std::to_string(steps_) +
-           " of this module, expected a finite number; " + advice_on(value, loss, parameters_));
+           " of this module, expected a finite number; " + advice_on(value, loss, parameters_, steps_));
   }
 }
 

@@ -51,6 +51,12 @@ torch::Tensor undefined_loss(models::Mlp&, Rows, Targets) { return {}; }
 torch::Tensor detached_loss(models::Mlp& net, Rows x, Targets y) { return models::mlp_loss(net, x, y).detach(); }
 torch::Tensor infinite_loss(models::Mlp& net, Rows x, Targets y) { return models::mlp_loss(net, x, y) / 0; }
 
+/// A mean over rows that count, of which there are none.
+torch::Tensor masked_loss(models::Mlp& net, Rows x, Targets y) {
+  const auto mask = torch::zeros({y.rows()});
+  return ((net.forward(tensor(x)) - tensor(y)).pow(2) * mask).sum() / mask.sum();
+}
+
 torch::Tensor loss_that_resets(models::Mlp& net, Rows x, Targets y) {
   net.first->weight.mutable_grad() = torch::Tensor();
   return models::mlp_loss(net, x, y);
@@ -62,7 +68,11 @@ TEST_P(LibtorchBadModel, ALossIsOneFiniteNumberThatDependsOnTheParameters) {
   expect_refused<detached_loss>("the loss does not depend on a parameter, so it has no gradient");
   expect_refused<infinite_loss>(
       "the loss is inf in training run 1 of this module, expected a finite number; all "
-      "parameters are finite before this step");
+      "parameters are finite before this step. Look at the inputs, and for a division by 0");
+  expect_refused<masked_loss>(
+      "before this step. Look at the inputs, and for a division by 0 or a logarithm of 0. A mean over nothing is "
+      "0 / 0, for example if all targets of a rank are padding: return libtorch::cross_entropy(scores, targets, "
+      "ignore_index), or another WeightedLoss");
   expect_refused<loss_that_resets>("the gradient of parameter 'first.weight' was replaced during the backward pass");
 }
 TEST_P(LibtorchBadModel, TheFirstParameterThatIsNotFiniteIsNamed) {
@@ -73,7 +83,9 @@ TEST_P(LibtorchBadModel, TheFirstParameterThatIsNotFiniteIsNamed) {
   params.broadcast(values);
   auto step = models::lt::train_step<sr::Sgd, models::mlp_loss>(session(), net, params);
   EXPECT_ERROR(step(x(), y(), {}), sr::ErrorKind::function,
-               "parameter 'first.bias' already has values that are not finite");
+               "parameter 'first.bias' already has values that are not finite. Look at where its values come from");
+  EXPECT_ERROR(step(x(), y(), {}), sr::ErrorKind::function,
+               "parameter 'first.bias' already has values that are not finite. Try a smaller learning rate");
 }
 
 // ---- gradients ----
