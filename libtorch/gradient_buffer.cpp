@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <locale>
+#include <ostream>
+#include <sstream>
 
 #include "libtorch/converted_parameters.hpp"
 #include "libtorch/cuda_part.hpp"
@@ -118,6 +121,16 @@ void clear(std::span<float> gradient) {
   else flat(gradient).zero_();
 }
 
+/// Classes of the program may print what differs between ranks, so only LibTorch's print their options.
+std::string type_and_options(const ::torch::nn::Module& module) {
+  if (!module.name().starts_with("torch::nn::")) return module.name();
+  std::stringbuf text;
+  std::ostream stream(&text);
+  stream.imbue(std::locale::classic());
+  module.pretty_print(stream);
+  return text.str();
+}
+
 void check_is_one_number(const ::torch::Tensor& loss) {
   if (!loss.defined()) refuse("the loss is an undefined tensor, expected one number: the mean over the rows");
   if (loss.numel() == 1) return;
@@ -155,9 +168,17 @@ std::string BoundModule::layout() const {
   std::string text;
   for (const BoundParameter& each : parameters_)
     text += "parameter '" + each.name + "' " + type_and_shape(each.tensor) + memory_order(each) + "\n";
+  text += "no more parameters\n";
   for (const ModuleTensor& each : other_tensors(*module_))
     text += "buffer '" + each.names.front() + "' " + type_and_shape(each.tensor) + "\n";
+  text += "no more buffers\n";
+  for (const auto& each : module_->named_modules())
+    text += "module '" + each.key() + "' " + type_and_options(*each.value()) + "\n";
   return text;
+}
+
+void check_is_module(bool is_module) {
+  if (!is_module) refuse("the factory returned an empty module, expected one with parameters");
 }
 
 bool BoundModule::has_buffers() const { return !other_tensors(*module_).empty(); }

@@ -44,6 +44,20 @@ namespace detail {
 template <class Net>
 inline constexpr bool kIsHolder = std::is_base_of_v<::torch::detail::ModuleHolderIndicator, Net>;
 
+/// Tells a Replica which function makes its module.
+template <auto kFactory>
+struct ModuleFactory {};
+
+/// The Net of a Replica whose factory returns an R.
+template <class R>
+struct FactoryNet {
+  using type = R;
+};
+template <class Net>
+struct FactoryNet<std::shared_ptr<Net>> {
+  using type = Net;
+};
+
 /// Makes a module, or a module holder such as torch::nn::Linear, and keeps it.
 template <class Net>
 class KeptModule {
@@ -70,6 +84,16 @@ class KeptModule {
   static Stored make(Arguments&&... arguments) {
     if constexpr (kIsHolder<Net>) return Net(std::forward<Arguments>(arguments)...);
     else return std::make_shared<Net>(std::forward<Arguments>(arguments)...);
+  }
+  template <auto kFactory, class... Arguments>
+  static Stored make(ModuleFactory<kFactory>&&, Arguments&&... arguments) {
+    const auto made = [&]() -> Stored {
+      const auto call = [&] { return kFactory(std::forward<Arguments>(arguments)...); };
+      if constexpr (std::is_same_v<decltype(call()), Stored>) return call();
+      else return Stored(new Net(call()));  // without a copy
+    }();
+    check_is_module(static_cast<bool>(made));
+    return made;
   }
 
   Stored net_;
@@ -235,7 +259,7 @@ struct PartsDescription {
 ///
 /// `Net` is a class derived from torch::nn::Module, or a module holder. The workers construct `Net(arguments...)` after
 /// they have seeded LibTorch's generator with `seed`, an integer. After that, the generator of each rank has a seed of
-/// its own, for dropout. Parameters must be float32.
+/// its own, for dropout. Parameters must be float32. replicate() in training.hpp makes the module with a factory function.
 ///
 /// `Net` can also be torch::jit::Module. The only argument is then the name of a file of torch.jit.save, which every
 /// worker reads. Its modules begin in training mode, whatever mode the file says.

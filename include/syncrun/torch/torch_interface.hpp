@@ -112,7 +112,8 @@ class SYNCRUN_EXPORT BoundModule {
 
   /// The number of elements of all parameters.
   std::int64_t elements() const noexcept { return elements_; }
-  /// A line of text for each parameter and each buffer: its name, type and shape. Ranks compare it.
+  /// A line of text for each parameter and each buffer, with its name, type and shape, and for each module, with its type
+  /// and options. Ranks compare it.
   std::string layout() const;
   const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
   /// Whether the module has buffers or frozen parameters.
@@ -225,6 +226,9 @@ SYNCRUN_EXPORT void check_versions(int major, int minor);
 /// Throws Error (usage) if the layouts of the modules differ between ranks, or if they have no parameters. `layouts`
 /// has the text of each rank, each with a zero byte at its end. The message names the first difference.
 SYNCRUN_EXPORT void check_layouts(std::span<const std::uint8_t> layouts);
+
+/// Throws Error (usage) if a factory has returned no module.
+SYNCRUN_EXPORT void check_is_module(bool is_module);
 
 /// The shape of a tensor in a file, and the position of its elements in bytes.
 struct TensorPlace {

@@ -25,6 +25,29 @@
 
 namespace syncrun::libtorch {
 
+/// Makes a Replica of the module that a factory function returns. Each worker calls the factory:
+///
+///   torch::nn::Sequential make_net(std::int64_t width) {
+///     return torch::nn::Sequential(torch::nn::Linear(2, width), torch::nn::Tanh(), torch::nn::Linear(width, 1));
+///   }
+///   torch::Tensor loss(torch::nn::Sequential& net, sr::Scattered<const float, 2> x, ...);
+///   const auto net = sr::libtorch::replicate<make_net>(session, seed, 16);
+///
+/// The factory is a function with a name, or a lambda without captures. It returns a module holder, a class derived from
+/// torch::nn::Module, or a std::shared_ptr to one: `Net` is the holder or the class. In all else, this is
+/// `session.replicate<Replica<Net>>(seed, arguments...)`. The factory must return the same module on every rank, see
+/// parameters(). If it returns an empty module, every use of the replica throws Error (function).
+template <auto kFactory, class... Arguments>
+auto replicate(Session& session, std::uint64_t seed, const Arguments&... arguments) {
+  static_assert(std::is_invocable_v<decltype(kFactory), syncrun::detail::Stored<Arguments>...>,
+                "these arguments do not fit the factory (literals arrive as std::string)");
+  using Returned = std::invoke_result_t<decltype(kFactory), syncrun::detail::Stored<Arguments>...>;
+  using Net = typename detail::FactoryNet<std::remove_cv_t<Returned>>::type;
+  static_assert(!std::is_same_v<Net, ::torch::jit::Module>,
+                "a module of TorchScript has no factory: session.replicate<Replica<torch::jit::Module>>(seed, file)");
+  return session.replicate<Replica<Net>>(seed, detail::ModuleFactory<kFactory>(), arguments...);
+}
+
 /// Makes the buffers and the frozen parameters of the modules equal on all ranks. BatchNorm has such buffers: in a
 /// training step, each rank's running statistics are those of its own rows. Call it before an evaluation or a save.
 template <class Net>
@@ -38,7 +61,8 @@ void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferS
 /// the values of rank 0, also in buffers and frozen parameters. Parameters are those that require a gradient. A tensor
 /// that the module has twice (tied weights) counts once. Without a name, the variable is "params", or "params#2" if
 /// that name is in use. Throws Error (usage) if the module has no parameters, or if the modules differ between ranks:
-/// the message names the first difference.
+/// the message names the first difference. It compares the names, types and shapes of parameters and buffers, the types
+/// of all modules, and the options of LibTorch's layers.
 template <class Net>
 Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
   const auto description = session.function(&Replica<Net>::describe, net, "parameters")();
