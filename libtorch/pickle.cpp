@@ -12,6 +12,8 @@ namespace syncrun::libtorch::detail {
 namespace {
 
 constexpr std::size_t kMostValues = 10'000'000;
+constexpr std::size_t kMostValuesOfAny = 1'000;  // of a pickle of any size
+constexpr std::size_t kMostValuesPerByte = 8;
 constexpr std::size_t kMostExtents = 64;  // LibTorch's limit for most of its operations
 
 /// What a call of a function of Python gives.
@@ -153,10 +155,11 @@ class PickleReader {
     return {static_cast<std::int64_t>(value)};
   }
 
-  /// Counts values that are made or copied. A short pickle could ask for very many copies.
+  /// Counts values that are made, copied or remembered. A short pickle could ask for very many copies.
   void count(std::size_t values) {
     counted_ += values;
-    if (counted_ > kMostValues) damaged("at most " + std::to_string(kMostValues) + " values", "more");
+    const std::size_t most = std::min(kMostValues, kMostValuesOfAny + kMostValuesPerByte * bytes_.size());
+    if (counted_ > most) damaged("at most " + std::to_string(most) + " values", "more");
   }
   void push(PickleValue value) {
     count(1);
@@ -192,7 +195,10 @@ class PickleReader {
     marks_.pop_back();
     return items;
   }
-  void remember(std::uint64_t place) { memo_[place] = top(); }
+  void remember(std::uint64_t place) {
+    count(1);
+    memo_[place] = top();
+  }
   void recall(std::uint64_t place) {
     const auto found = memo_.find(place);
     if (found == memo_.end()) damaged("a value with the number " + std::to_string(place), "none");
@@ -229,11 +235,16 @@ class PickleReader {
       numbers.push_back(part<std::int64_t>(sequence, i, "a whole number"));
     return numbers;
   }
-  PickledTensor tensor(const PickledSequence& arguments) const {
-    return {part<PickledStorage>(arguments, 0, "the elements of a tensor"),
-            part<std::int64_t>(arguments, 1, "the first element of a tensor"),
-            whole_numbers(part<PickledSequence>(arguments, 2, "the shape of a tensor")),
-            whole_numbers(part<PickledSequence>(arguments, 3, "the strides of a tensor"))};
+  PickleValue tensor(const PickledSequence& arguments) {
+    constexpr std::size_t kFlags = 6;  // a dictionary such as {"neg": True}, since PyTorch 1.13
+    const auto* flags = arguments.items.size() > kFlags ? arguments.items[kFlags]->as<PickledDictionary>() : nullptr;
+    if (flags != nullptr && !flags->items.empty()) return {UnreadTensor{"_rebuild_tensor_v2 with flags such as neg"}};
+    PickledTensor tensor{part<PickledStorage>(arguments, 0, "the elements of a tensor"),
+                         part<std::int64_t>(arguments, 1, "the first element of a tensor"),
+                         whole_numbers(part<PickledSequence>(arguments, 2, "the shape of a tensor")),
+                         whole_numbers(part<PickledSequence>(arguments, 3, "the strides of a tensor"))};
+    count(tensor.shape.size() + tensor.strides.size());
+    return {std::move(tensor)};
   }
   PickledDictionary dictionary(const PickledSequence& arguments) {
     PickledDictionary filled;
@@ -257,7 +268,7 @@ class PickleReader {
     if (items == nullptr) damaged("a tuple of arguments", "another value");
     switch (*known) {
       case CallResult::dictionary: return push({dictionary(*items)});
-      case CallResult::tensor: return push({tensor(*items)});
+      case CallResult::tensor: return push(tensor(*items));
       case CallResult::sequence: {
         const auto& sequence = part<PickledSequence>(*items, 0, "a tuple");
         count(sequence.items.size());

@@ -82,6 +82,8 @@ class Pickle {
   Pickle(std::span<const std::byte> bytes, const Refuse& refuse);
 
   const PickleValue& root() const noexcept { return *root_; }
+  /// All values, in no particular order.
+  const std::deque<PickleValue>& values() const noexcept { return values_; }
 
  private:
   std::deque<PickleValue> values_;

@@ -5,7 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <unordered_map>
+#include <utility>
 
 #include "libtorch/pickle.hpp"
 #include "libtorch/zip_records.hpp"
@@ -30,45 +30,65 @@ constexpr std::array<StorageName, kStoredTypes> kStorages{{{"BoolStorage", Store
                                                            {"FloatStorage", StoredType::float32},
                                                            {"DoubleStorage", StoredType::float64}}};
 constexpr int kDeepestValue = 100;
-constexpr std::size_t kMostVisits = 10'000'000;
+constexpr std::size_t kLongestName = 4'096;
+constexpr std::size_t kLongestShown = 120;
+// Of a pickle of any size, and more for each of its bytes. Values that a pickle names often are visited often.
+constexpr std::size_t kMostVisits = 1'000;
+constexpr std::size_t kMostTensorBytes = 1'000'000;
+constexpr std::size_t kTensorBytesPerByte = 16;
+
+/// A class by its module and its name, which are in the memory of the pickle.
+using ClassName = std::pair<std::string_view, std::string_view>;
 
 /// The attributes of each TorchScript class that are parameters or buffers, from the code of an archive. The code has
 /// lines such as `__parameters__ = ["weight", "bias", ]` after that of the class.
 class ScriptClasses {
  public:
-  explicit ScriptClasses(const ZipRecords& records) {
+  /// Reads the code only if the pickle has objects of such classes.
+  ScriptClasses(ZipRecords& records, const Pickle& pickle) {
+    for (const PickleValue& value : pickle.values()) {
+      if (const auto* object = value.as<PickledObject>()) classes_[{object->type.module, object->type.name}];
+    }
+    if (classes_.empty()) return;
     constexpr std::string_view kFolder = "code/";
     constexpr std::string_view kEnding = ".py";
     for (const std::string& record : records.names(kFolder)) {
       if (!record.ends_with(kEnding)) continue;
       std::string module = record.substr(kFolder.size(), record.size() - kFolder.size() - kEnding.size());
       std::replace(module.begin(), module.end(), '/', '.');
-      add(module, records.text(record));
+      if (has_module(module)) add(module, records.text(record));
     }
   }
   /// Whether an attribute is a parameter or a buffer. If there is no code of the class, all tensors are.
   bool is_state(const PickledGlobal& type, std::string_view attribute) const {
-    const auto found = attributes_.find(std::string(type.module) + "." + std::string(type.name));
-    return found == attributes_.end() || found->second.find(attribute) != found->second.end();
+    const auto& found = classes_.at({type.module, type.name});
+    return !found || found->find(attribute) != found->end();
   }
 
  private:
-  void add(const std::string& module, std::string_view code) {
-    std::set<std::string, std::less<>>* open = nullptr;
+  using Attributes = std::set<std::string, std::less<>>;
+
+  bool has_module(std::string_view module) const {
+    const auto first = classes_.lower_bound({module, ""});
+    return first != classes_.end() && first->first.first == module;
+  }
+  void add(std::string_view module, std::string_view code) {
+    Attributes* open = nullptr;
     while (!code.empty()) {
       const std::string_view line = code.substr(0, code.find('\n'));
       code.remove_prefix(std::min(code.size(), line.size() + 1));
       constexpr std::string_view kClass = "class ";
       if (line.starts_with(kClass)) {
         const std::string_view rest = line.substr(kClass.size());
-        open = &attributes_[module + "." + std::string(rest.substr(0, rest.find_first_of("(:")))];
+        const auto found = classes_.find({module, rest.substr(0, rest.find_first_of("(:"))});
+        open = found == classes_.end() ? nullptr : &found->second.emplace();
       } else if (open != nullptr &&
                  (line.starts_with("  __parameters__ = [") || line.starts_with("  __buffers__ = ["))) {
         add_quoted(line, *open);
       }
     }
   }
-  static void add_quoted(std::string_view line, std::set<std::string, std::less<>>& names) {
+  static void add_quoted(std::string_view line, Attributes& names) {
     for (auto begin = line.find('"'); begin != std::string_view::npos; begin = line.find('"', begin)) {
       const auto end = line.find('"', begin + 1);
       if (end == std::string_view::npos) return;
@@ -77,18 +97,23 @@ class ScriptClasses {
     }
   }
 
-  std::unordered_map<std::string, std::set<std::string, std::less<>>> attributes_;
+  std::map<ClassName, std::optional<Attributes>> classes_;  // those of the pickle, nothing if there is no code
 };
 
 /// Collects the tensors among the values of a pickle.
 class TensorWalk {
  public:
-  explicit TensorWalk(const ZipRecords& records) : records_(records), classes_(records) {}
+  /// `pickle_bytes` is the size of the pickle, which limits what the tensors need.
+  TensorWalk(ZipRecords& records, const Pickle& pickle, std::size_t pickle_bytes)
+      : records_(records),
+        classes_(records, pickle),
+        most_visits_(kMostVisits + pickle_bytes),
+        bytes_left_(kMostTensorBytes + kTensorBytesPerByte * pickle_bytes) {}
 
   void visit(const PickleValue& value, const std::string& name, int depth = 0) {
-    if (depth > kDeepestValue || ++visits_ > kMostVisits)
+    if (depth > kDeepestValue || ++visits_ > most_visits_)
       records_.refuse("expected at most " + std::to_string(kDeepestValue) + " levels and " +
-                      std::to_string(kMostVisits) + " values, found more at " + name);
+                      std::to_string(most_visits_) + " values, found more at '" + name.substr(0, kLongestShown) + "'");
     if (const auto* tensor = value.as<PickledTensor>()) {
       add(name, *tensor);
     } else if (const auto* unread = value.as<UnreadTensor>()) {
@@ -114,11 +139,14 @@ class TensorWalk {
   }
 
  private:
-  static std::string joined(const std::string& name, std::string_view below) {
+  std::string joined(const std::string& name, std::string_view below) const {
+    if (name.size() + below.size() >= kLongestName)
+      records_.refuse("expected names of at most " + std::to_string(kLongestName) + " bytes, found a longer one in '" +
+                      name.substr(0, kLongestShown) + "'");
     return name.empty() ? std::string(below) : name + "." + std::string(below);
   }
   static std::optional<std::string> key_of(const PickleValue& key) {
-    if (const auto* text = key.as<std::string_view>()) return std::string(*text);
+    if (const auto* text = key.as<std::string_view>()) return std::string(text->substr(0, kLongestName));
     if (const auto* number = key.as<std::int64_t>()) return std::to_string(*number);
     return std::nullopt;
   }
@@ -134,7 +162,13 @@ class TensorWalk {
         visit(*each, joined(name, *attribute), depth + 1);
     }
   }
+  void spend(std::size_t bytes) {
+    if (bytes > bytes_left_)
+      records_.refuse("expected names and shapes that fit the size of the pickle, found longer ones");
+    bytes_left_ -= bytes;
+  }
   ArchivedTensor& place(const std::string& name) {
+    spend(name.size());
     const auto [found, is_new] = found_.try_emplace(name);
     if (!is_new) records_.refuse("expected every name once, found '" + name + "' twice");
     return found->second;
@@ -149,6 +183,7 @@ class TensorWalk {
       return;
     }
     added.type = storage->type;
+    spend((tensor.shape.size() + tensor.strides.size()) * sizeof(std::int64_t));
     added.shape = tensor.shape;
     added.strides = tensor.strides;
     const std::uint64_t reach = reach_of(name, tensor);
@@ -189,6 +224,8 @@ class TensorWalk {
 
   const ZipRecords& records_;
   ScriptClasses classes_;
+  std::size_t most_visits_;
+  std::size_t bytes_left_;  // for the names and the shapes of all tensors
   std::size_t visits_ = 0;
   std::map<std::string, ArchivedTensor> found_;
 };
@@ -206,11 +243,12 @@ std::vector<ArchivedTensor> read_weights_archive(std::span<const std::byte> file
     throw Error(ErrorKind::usage, std::string(name) +
                                       " has the format of torch.save before PyTorch 1.6, expected a zip archive. Load "
                                       "it in Python and save it again");
-  const ZipRecords records(file, name);
-  if (records.has("byteorder") && records.text("byteorder") != "little")
-    records.refuse("expected little-endian elements, found '" + records.text("byteorder") + "'");
-  const Pickle pickle(records.stored("data.pkl"), [&](const std::string& what) { records.refuse(what); });
-  TensorWalk walk(records);
+  ZipRecords records(file, name);
+  if (const std::string order = records.has("byteorder") ? records.text("byteorder") : "little"; order != "little")
+    records.refuse("expected little-endian elements, found '" + order.substr(0, kLongestShown) + "'");
+  const auto bytes = records.stored("data.pkl");
+  const Pickle pickle(bytes, [&](const std::string& what) { records.refuse(what); });
+  TensorWalk walk(records, pickle, bytes.size());
   walk.visit(pickle.root(), "");
   return walk.take();
 }

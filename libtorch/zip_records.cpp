@@ -25,7 +25,7 @@ constexpr std::uint64_t kLocalBytes = 30;
 constexpr std::uint64_t kIn64 = 0xffffffff;  // the number is in the extra field for Zip64
 constexpr std::uint16_t kStored = 0;
 constexpr std::uint16_t kDeflated = 8;
-/// The longest text of a record. The code of a module is far shorter.
+/// The longest text of all records together. The code of a module is far shorter.
 constexpr std::uint64_t kLongestText = 100'000'000;
 /// The record that every archive of PyTorch has.
 constexpr std::string_view kPickle = "data.pkl";
@@ -40,6 +40,7 @@ ZipRecords::ZipRecords(std::span<const std::byte> archive, std::string_view name
   const std::uint64_t end = directory.at + directory.bytes;
   std::uint64_t at = directory.at;
   for (std::uint64_t i = 0; i < directory.entries; ++i) at = read_entry(at, end);
+  check_places();
 
   const auto pickle = std::find_if(records_.begin(), records_.end(), [](const auto& record) {
     const std::string_view whole = record.first;
@@ -53,6 +54,20 @@ ZipRecords::ZipRecords(std::span<const std::byte> archive, std::string_view name
     if (whole.starts_with(folder_)) inside.emplace(whole.substr(folder_.size()), record);
   }
   records_ = std::move(inside);
+}
+
+/// Records that overlap could make a short archive a long one.
+void ZipRecords::check_places() const {
+  std::vector<std::pair<std::string_view, const Record*>> records;
+  for (const auto& [name, record] : records_) records.emplace_back(name, &record);
+  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.second->at < b.second->at; });
+  for (std::size_t i = 1; i < records.size(); ++i) {
+    const auto& before = *records[i - 1].second;
+    const auto end = static_cast<std::uint64_t>(before.bytes.data() - archive_.data()) + before.bytes.size();
+    if (records[i].second->at < end)
+      refuse("expected records that do not overlap, found '" + std::string(records[i - 1].first) + "' and '" +
+             std::string(records[i].first) + "' at byte " + std::to_string(records[i].second->at));
+  }
 }
 
 void ZipRecords::refuse(const std::string& what) const {
@@ -122,7 +137,7 @@ std::uint64_t ZipRecords::read_entry(std::uint64_t at, std::uint64_t end) {
            ", found a file of " + std::to_string(archive_.size()) + " bytes");
   if (method == kStored && stored != size)
     refuse("expected " + std::to_string(size) + " bytes of record '" + name + "', found " + std::to_string(stored));
-  const Record record{method, archive_.subspan(begin, stored), size};
+  const Record record{method, archive_.subspan(begin, stored), size, local};
   if (!records_.emplace(name, record).second) refuse("expected every record once, found '" + name + "' twice");
   return next;
 }
@@ -148,11 +163,14 @@ std::span<const std::byte> ZipRecords::stored(std::string_view record) const {
   return found.bytes;
 }
 
-std::string ZipRecords::text(std::string_view record) const {
+std::string ZipRecords::text(std::string_view record) {
   const Record& found = find(record);
+  if (found.size > kLongestText - text_bytes_)
+    refuse("expected at most " + std::to_string(kLongestText) + " bytes of text, found more in record '" +
+           std::string(record) + "'");
+  text_bytes_ += found.size;
   if (found.method == kStored) return {reinterpret_cast<const char*>(found.bytes.data()), found.bytes.size()};
-  const bool is_read = found.method == kDeflated && found.size <= kLongestText;
-  auto text = is_read ? inflate(found.bytes, found.size) : std::nullopt;
+  auto text = found.method == kDeflated ? inflate(found.bytes, found.size) : std::nullopt;
   if (!text) refuse("cannot decompress record '" + std::string(record) + "'");
   return std::move(*text);
 }

@@ -29,8 +29,8 @@ class ZipRecords {
   /// The bytes of a record, in the memory of the archive. Throws Error (usage) if there is no such record, or if it is
   /// compressed.
   std::span<const std::byte> stored(std::string_view record) const;
-  /// The text of a record, which may be compressed.
-  std::string text(std::string_view record) const;
+  /// The text of a record, which may be compressed. Throws Error (usage) if all texts together are longer than 100 MB.
+  std::string text(std::string_view record);
   /// Throws Error (usage) about the archive: `what` says what was expected and found.
   [[noreturn]] void refuse(const std::string& what) const;
 
@@ -39,11 +39,13 @@ class ZipRecords {
     std::uint16_t method = 0;
     std::span<const std::byte> bytes;  // in the archive: compressed if the method says so
     std::uint64_t size = 0;            // of the contents
+    std::uint64_t at = 0;              // of its header, in the archive
   };
   struct Directory {
     std::uint64_t entries, bytes, at;
   };
   Directory find_directory() const;
+  void check_places() const;
   std::uint64_t read_entry(std::uint64_t at, std::uint64_t end);
   const Record& find(std::string_view record) const;
   std::uint64_t number(std::uint64_t at, std::size_t bytes) const;
@@ -52,6 +54,7 @@ class ZipRecords {
   std::string_view name_;
   std::string folder_;
   std::map<std::string, Record, std::less<>> records_;
+  std::uint64_t text_bytes_ = 0;  // of all calls of text()
 };
 
 }  // namespace syncrun::libtorch::detail

@@ -10,6 +10,7 @@
 #include <syncrun/error.hpp>
 
 #include "libtorch/inflate.hpp"
+#include "libtorch/weights_index.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace {
@@ -157,6 +158,74 @@ TEST(WeightsArchive, ThatIsDamagedIsRefused) {
   expect_archive_refused(archive_of("\xff"), "expected an instruction of protocol 2 to 5");
   expect_archive_refused(archive_of("(R."), "expected a value on the stack");
   expect_archive_refused(archive_of("NN."), "expected one value");
+}
+
+TEST(WeightsArchive, ThatIsShortNeedsLittleMemory) {
+  const auto times = [](std::size_t count, const std::string& text) {
+    std::string all;
+    for (std::size_t i = 0; i < count; ++i) all += text;
+    return all;
+  };
+  const auto text = [](const std::string& value) { return "X" + little(value.size(), 4) + value; };
+  const std::string long_key = "}" + text(std::string(4'097, 'k'));
+  expect_archive_refused(archive_of(long_key + tensor_pickle(0, 2, 1) + "s."), "expected names of at most 4096 bytes");
+  expect_archive_refused(archive_of(times(3, long_key) + tensor_pickle(0, 2, 1) + "sss."), "names of at most 4096");
+  // 2^20 values, although the pickle has only 20 lists: each has the former one twice.
+  expect_archive_refused(archive_of("]q\0"s + times(20, "0(h\0h\0lq\0"s) + "."), "levels and 1");
+  // 1,000 tensors whose names share a long part
+  expect_archive_refused(archive_of("}" + text(std::string(4'000, 'k')) + "(" + tensor_pickle(0, 2, 1) + "q\1" +
+                                    times(1'000, "h\1") + "ls."),
+                         "expected names and shapes that fit the size of the pickle");
+  // one shape of 60 extents in 1,000 tensors
+  expect_archive_refused(
+      archive_of("((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000X\3\0\0\0cpuK\4tQK\0("s + times(60, "K\1") +
+                 "tq\0h\0tq\1ctorch._utils\n_rebuild_tensor\nq\2"s + times(1'000, "h\2h\1R0") + "."),
+      "values in the pickle");
+}
+
+TEST(WeightsArchive, ReadsCodeOnlyForTorchScriptAndWithinABudget) {
+  const std::string long_text(60'000'000, ' ');
+  const ZipEntry tensor{"m/data/0", std::string(16, '\1')};
+  const auto with_code = [&](const std::string& pickle) {
+    return zip_of({{"m/data.pkl", "\x80\2"s + pickle},
+                   {"m/code/__torch__/a.py", long_text},
+                   {"m/code/__torch__/b.py", long_text},
+                   tensor});
+  };
+  EXPECT_EQ(read_archive_of(with_code("}X\1\0\0\0a"s + tensor_pickle(0, 2, 1) + "s.")).size(), 1U);
+  expect_archive_refused(with_code("c__torch__.a\nA\n)\x81}X\1\0\0\0bc__torch__.b\nB\n)\x81sb."s),
+                         "expected at most 100000000 bytes of text, found more in record 'code/__torch__/b.py'");
+}
+
+TEST(WeightsArchive, WhoseRecordsOverlapIsRefused) {
+  std::string file = zip_of({{"m/data.pkl", "N."}, {"m/data/0", "xx"}});
+  // The directory's entry of the second record names the place of the first one.
+  const std::size_t second = file.rfind("PK\1\2");
+  file.replace(second + 42, 4, little(0, 4));
+  expect_archive_refused(file, "expected records that do not overlap, found 'm/data");
+}
+
+TEST(WeightsArchive, WithATensorThatIsNegatedHasItUnread) {
+  const auto read = [](const std::string& flags) {
+    std::string tensor = tensor_pickle(0, 2, 1);
+    tensor.insert(tensor.size() - 2, flags);
+    return read_archive_of(archive_of("}X\1\0\0\0a"s + tensor + "s.")).at(0);
+  };
+  EXPECT_EQ(read("}X\3\0\0\0neg\x88s"s).unread, "a tensor of _rebuild_tensor_v2 with flags such as neg");
+  EXPECT_EQ(read("}").unread, "");
+}
+
+TEST(WeightsIndex, ThatNestsDeeplyIsRefusedWithAShortMessage) {
+  const std::size_t levels = 1'000'000;
+  const std::string text = R"({"weight_map": {")" + std::string(1'000, 'k') + R"(": )" + std::string(levels, '[') +
+                           std::string(levels, ']') + "}}";
+  try {
+    parse_weights_index(text, "w.index.json");
+    ADD_FAILURE() << "accepted";
+  } catch (const syncrun::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("...', found an element of type array"), std::string::npos);
+    EXPECT_LT(std::string(error.what()).size(), 400U);
+  }
 }
 
 TEST(Inflate, GivesTheContentsOfEachKindOfBlock) {
