@@ -1,4 +1,5 @@
-#include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "common/arrays/replaced_file.hpp"
 #include "libtorch/safetensors_header.hpp"
@@ -15,17 +16,19 @@ namespace detail {
 class MappedSafetensors {
  public:
   explicit MappedSafetensors(const std::filesystem::path& file)
-      : name_(file.string()), file_(file), header_(parse_safetensors(file_.bytes(), file_.bytes().size(), name_)) {}
+      : name_(file.string()), file_(file), header_(parse_safetensors(file_.bytes(), file_.bytes().size(), name_)) {
+    for (const StoredTensor& each : header_.tensors) by_name_.emplace(each.name, &each);
+  }
+  MappedSafetensors(const MappedSafetensors&) = delete;  // by_name_ refers to the header
+  MappedSafetensors& operator=(const MappedSafetensors&) = delete;
 
   const std::string& name() const noexcept { return name_; }
   const SafetensorsHeader& header() const noexcept { return header_; }
   /// Throws Error (usage) if there is no tensor of this name.
   const StoredTensor& find(std::string_view name) const {
-    const auto& tensors = header_.tensors;
-    const auto found =
-        std::find_if(tensors.begin(), tensors.end(), [&](const auto& each) { return each.name == name; });
-    if (found == tensors.end()) throw Error(ErrorKind::usage, name_ + " has no tensor '" + std::string(name) + "'");
-    return *found;
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) throw Error(ErrorKind::usage, name_ + " has no tensor '" + std::string(name) + "'");
+    return *found->second;
   }
   std::uint64_t offset_of(const StoredTensor& tensor) const noexcept { return header_.data_at + tensor.begin; }
   const std::byte* elements(const StoredTensor& tensor) const noexcept {
@@ -36,6 +39,7 @@ class MappedSafetensors {
   std::string name_;
   FileBytes file_;
   SafetensorsHeader header_;
+  std::unordered_map<std::string_view, const StoredTensor*> by_name_;
 };
 
 namespace {
