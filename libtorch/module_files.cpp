@@ -83,7 +83,9 @@ class Matching {
   void check_is_equal(const std::string& name, const std::string& other, const ::torch::Tensor& to) const {
     const ::torch::Tensor& a = fitting(name, to);
     const ::torch::Tensor& b = fitting(other, to);
-    if (a.data_ptr() == b.data_ptr() || ::torch::equal(a, b.to(a.scalar_type()))) return;
+    const bool is_same =
+        a.data_ptr() == b.data_ptr() && a.scalar_type() == b.scalar_type() && a.strides() == b.strides();
+    if (is_same || ::torch::equal(a, b.to(a.scalar_type()))) return;
     refuse("expected equal values of '" + name + "' and '" + other +
            "', because they are one tensor in the module, found different ones. Save only one of them");
   }
@@ -236,6 +238,7 @@ void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
     return count;
   };
   if (script_ != nullptr) {
+    const EvaluationScope mode(*module_);  // as Python programs use such files
     ::torch::jit::ExportModule(script_->script(), append_bytes);
   } else {
     ::torch::serialize::OutputArchive archive;

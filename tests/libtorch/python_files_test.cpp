@@ -60,6 +60,14 @@ std::vector<double> known_numbers() {
   return numbers;
 }
 
+struct Tied : torch::nn::Module {
+  Tied() {
+    register_parameter("first", weight);
+    register_parameter("second", weight);
+  }
+  torch::Tensor weight = torch::zeros({3, 3});
+};
+
 class LibtorchPythonFile : public OnSharedWorkers {
  protected:
   template <class Net>
@@ -201,6 +209,15 @@ TEST_P(LibtorchPythonFile, WithOtherNamesIsRefusedByTheFirstDifferenceAndWithAdv
   models::lt::save_safetensors(folder_ / "two.safetensors", tensors);
   EXPECT_ERROR(models::lt::load(session(), tied, params, folder_ / "two.safetensors"), sr::ErrorKind::function,
                "expected equal values of 'token.weight' and 'out.weight', because they are one tensor");
+
+  // Two tensors of a file can have the same elements in another order.
+  torch::jit::Module transposed("Transposed");
+  transposed.register_parameter("first", torch::arange(9.0F).reshape({3, 3}), false);
+  transposed.register_parameter("second", transposed.attr("first").toTensor().t(), false);
+  transposed.save(folder_.at("transposed.pt"));
+  auto square = make<Tied>();
+  EXPECT_ERROR(models::lt::load(session(), square.net, square.params, folder_ / "transposed.pt"),
+               sr::ErrorKind::function, "expected equal values of 'first' and 'second'");
 }
 
 TEST_P(LibtorchPythonFile, WithCodeOrDamagedIsRefused) {
