@@ -174,6 +174,8 @@ std::string BoundModule::layout() const {
   text += "no more buffers\n";
   for (const auto& each : module_->named_modules())
     text += "module '" + each.key() + "' " + type_and_options(*each.value()) + "\n";
+  if (script_ != nullptr)
+    text += "a file of TorchScript with the checksum " + std::to_string(script_->checksum()) + "\n";
   return text;
 }
 
@@ -212,8 +214,12 @@ void BoundModule::check_size(std::size_t elements) const {
          ", as many as the module's parameters. Make the variable with parameters(session, net)");
 }
 
-void BoundModule::check_unchanged() const {
+void BoundModule::keep_buffers() const {
   if (script_ != nullptr) script_->keep_buffers();
+}
+
+void BoundModule::check_unchanged() const {
+  keep_buffers();
   const auto now = trained_parameters(*module_);
   const std::size_t common = std::min(now.size(), parameters_.size());
   for (std::size_t i = 0; i < common; ++i) {
@@ -374,7 +380,7 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) con
 }
 
 void BoundModule::sync_buffers(Comm& comm, BufferSync how) {
-  if (script_ != nullptr) script_->keep_buffers();
+  keep_buffers();
   const ::torch::NoGradGuard no_gradients;
   for (const ModuleTensor& each : other_tensors(*module_)) {
     if (each.tensor.numel() == 0) continue;

@@ -52,6 +52,7 @@ void ModuleState::keep(const Caller& caller) {
   run_on(caller, [&] {
     drop();
     use_ = Use::none;
+    put_back_buffers();
     was_synced_ = is_synced();
     for (const ModuleTensor& each : other_tensors(*module_)) tensors_.emplace_back(each.tensor, each.tensor.clone());
     generators_.emplace_back(at::globalContext().defaultGenerator(at::kCPU), ::torch::Tensor());
@@ -64,6 +65,7 @@ void ModuleState::keep(const Caller& caller) {
 
 void ModuleState::restore(const Caller& caller, Generators generators) {
   run_on(caller, [&] {
+    put_back_buffers();
     for (auto& [tensor, copy] : tensors_) tensor.copy_(copy);
     if (was_synced_) note_synced();
     for (const auto& [module, is_training] : modes_) {
@@ -72,6 +74,11 @@ void ModuleState::restore(const Caller& caller, Generators generators) {
     if (generators == Generators::as_they_are) return;
     for (auto& [generator, state] : generators_) generator.set_state(state);
   });
+}
+
+/// A body that threw may have assigned buffers of TorchScript.
+void ModuleState::put_back_buffers() {
+  if (auto* const script = dynamic_cast<ScriptAdapter*>(module_.get())) script->put_back_buffers();
 }
 
 void ModuleState::drop() noexcept {

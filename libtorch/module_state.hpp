@@ -37,6 +37,8 @@ class ModuleState : public syncrun::detail::StateKeeper {
   std::string describe() const override;
 
  private:
+  void put_back_buffers();
+
   std::shared_ptr<::torch::nn::Module> module_;
   std::string parts_;  // a line for each parameter
   std::uint32_t synced_versions_ = 0;

@@ -18,8 +18,8 @@ using ScriptReplica = models::lt::Replica<Script>;
 constexpr std::int64_t kScriptRows = 12;
 
 /// A linear layer in a submodule, a running sum of the inputs in a buffer that is assigned anew, a frozen parameter, and attributes that are
-/// neither. In training mode, the outputs are twice as large.
-Script scripted() {
+/// neither. In training mode, the outputs are `factor` times as large. `seen` is what is assigned.
+Script scripted(const std::string& seen = "self.seen + x.detach().sum(0)", double factor = 2) {
   Script layer("Layer");
   layer.register_parameter("weight", torch::arange(4.0F).div(4), false);
   layer.register_buffer("seen", torch::zeros({4}));
@@ -27,14 +27,15 @@ Script scripted() {
   layer.define(R"(
     def forward(self, x):
       if self.training:
-        self.seen = self.seen + x.detach().sum(0)
+        self.seen = )" +
+               seen + R"(
       return x.matmul(self.weight)
   )");
   Script net("Net");
   net.register_module("layer", layer);
   net.register_parameter("frozen", torch::ones({1}), false);
   net.register_attribute("training", c10::BoolType::get(), true);
-  net.register_attribute("factor", c10::FloatType::get(), 2.0);
+  net.register_attribute("factor", c10::FloatType::get(), factor);
   net.register_attribute("plain", c10::TensorType::get(), torch::zeros({1}));
   net.define(R"(
     def forward(self, x):
@@ -55,6 +56,13 @@ double serial_loss(Script& net, const torch::Tensor& x) {
 
 class LibtorchScript : public OnSharedWorkers {
  protected:
+  static sr::Data<float, 2> rows() {
+    return session().data(counting<float>(kScriptRows * 4), sr::Shape{kScriptRows, 4});
+  }
+  std::string saved(Script script) const {
+    script.save(folder_.at("script.pt"));
+    return folder_.at("script.pt");
+  }
   TemporaryFolder folder_;
 };
 INSTANTIATE_ON_WORKERS(LibtorchScript, 1, 3);
@@ -104,12 +112,61 @@ TEST_P(LibtorchScript, IsTrainedEvaluatedAndSavedAsSerially) {
     EXPECT_EQ(loaded.get(world_size() - 1).to_vector(), params.get(0).to_vector());
   }
   Script saved = torch::jit::load(folder_.at("saved.pt"));
-  saved.eval();
   serial.eval();
   EXPECT_NEAR(serial_loss(saved, inputs), serial_loss(serial, inputs), 1e-6);
   // The mean over the ranks of the sums over each rank's rows.
   EXPECT_NEAR(saved.attr("layer").toModule().attr("seen").toTensor()[1].item<double>() * world_size(),
               seen[1].item<double>(), 1e-4);
+  serial.train();
+  EXPECT_NEAR(step(x, {.learning_rate = 0.05}), serial_step(), 1e-6) << "save left the module in training mode";
+}
+
+TEST_P(LibtorchScript, HasTheSameBuffersAfterVerify) {
+  const std::string file = saved(scripted());
+  const auto x = rows();
+  const auto trained = [&](bool is_verified) {
+    const auto net = session().replicate<ScriptReplica>(3, file);
+    const auto params = models::lt::parameters(session(), net);
+    auto step = models::lt::train_step<sr::Sgd, script_loss>(session(), net, params);
+    step(x, {.learning_rate = 0.01});
+    if (is_verified) static_cast<void>(session().verify(step)(x, {.learning_rate = 0.01}));
+    // Each rank has seen its own rows.
+    EXPECT_EQ(models::lt::verify_replicas(session(), net).is_same(), world_size() == 1);
+    step(x, {.learning_rate = 0.01});
+    models::lt::sync_buffers(session(), net);
+    models::lt::save(session(), net, params, folder_ / "trained.safetensors");
+    const auto seen = models::lt::Safetensors(folder_ / "trained.safetensors").tensor("layer.seen").clone();
+    return std::vector<float>(seen.data_ptr<float>(), seen.data_ptr<float>() + 4);
+  };
+  EXPECT_EQ(trained(true), trained(false));
+}
+
+TEST_P(LibtorchScript, ThatAssignsAnotherShapeOrTypeToABufferIsAnError) {
+  const auto refused = [&](const char* seen, const char* words) {
+    const auto net = session().replicate<ScriptReplica>(3, saved(scripted(seen)));
+    const auto params = models::lt::parameters(session(), net);
+    auto step = models::lt::train_step<sr::Sgd, script_loss>(session(), net, params);
+    EXPECT_ERROR(step(rows(), {.learning_rate = 0.01}), sr::ErrorKind::function, words);
+    models::lt::sync_buffers(session(), net);
+    EXPECT_TRUE(models::lt::verify_replicas(session(), net).is_same());
+  };
+  refused("x.detach().sum()", "expected 'layer.seen' Float [4], found Float []");
+  refused("self.seen.double()", "expected 'layer.seen' Float [4], found Double [4]");
+}
+
+TEST(LibtorchScriptFile, ThatDiffersBetweenRanksIsAnError) {
+  const TemporaryFolder folder;
+  const auto layout = [&](double factor) {
+    scripted("self.seen", factor).save(folder.at("script.pt"));
+    namespace detail = models::lt::detail;
+    return detail::BoundModule(detail::ScriptAdapter::from_file(folder.at("script.pt"))).layout() + '\0';
+  };
+  const auto compare = [](const std::string& layouts) {
+    models::lt::detail::check_layouts({reinterpret_cast<const std::uint8_t*>(layouts.data()), layouts.size()});
+  };
+  compare(layout(2) + layout(2));
+  EXPECT_ERROR(compare(layout(2) + layout(3)), sr::ErrorKind::usage,
+               "the modules differ: rank 0 has a file of TorchScript with the checksum ");
 }
 
 /// What each rank's module computes for one row.

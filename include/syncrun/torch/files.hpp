@@ -28,8 +28,9 @@ namespace syncrun::libtorch {
 
 /// Saves the parameters and the buffers of rank 0 under the names that the module gives to them, for example
 /// "layer1.weight". `params` is the variable of parameters(). A module of any LibTorch program can load a file of
-/// format torch by torch::load. The file is replaced as a whole: after a crash it is the old or the new one. Throws
-/// Error (system) if the file cannot be written.
+/// format torch by torch::load. TorchScript is saved in evaluation mode. On a GPU, its tensors that are no parameters
+/// or buffers, and its constants, stay those of a GPU. The file is replaced as a whole: after a crash it is the old or
+/// the new one. Throws Error (system) if the file cannot be written.
 template <class Net>
 void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
           const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {

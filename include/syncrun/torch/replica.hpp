@@ -316,6 +316,7 @@ class Replica {
   template <class Worker>
   detail::ReplicaChecksums checksums(Worker& worker) {
     return Guard(worker).run([&]() -> detail::ReplicaChecksums {
+      bound_.keep_buffers();
       std::vector<std::uint64_t> sums;
       std::string names;
       for (const auto& each : detail::checksums_of(*kept_.module())) {
@@ -372,12 +373,12 @@ class Replica {
           const detail::EvaluationScope scope(*kept_.module());
           auto loss = kLoss(kept_.net(), inputs...);
           if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
-            return bound_.result_of(loss);
+            return ended<kLoss>(bound_.result_of(loss));
           } else if constexpr (detail::kIsLoss<decltype(loss)>) {
             weigh(worker, loss);
-            return std::move(loss.numbers);
+            return ended<kLoss>(std::move(loss.numbers));
           } else {
-            return loss;
+            return ended<kLoss>(std::move(loss));
           }
         });
   }
@@ -450,13 +451,19 @@ class Replica {
           bound_.bind(params.span(), gradient.span(), call);
           auto loss = kLoss(kept_.net(), inputs...);
           if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
-            return bound_.backward(loss, call);
+            return ended<kLoss>(bound_.backward(loss, call));
           } else {
             weigh(worker, loss);
             static_cast<void>(bound_.backward(loss.tensor, call));
-            return std::move(loss.numbers);
+            return ended<kLoss>(std::move(loss.numbers));
           }
         });
+  }
+  /// The result of a body, at its end.
+  template <auto kLoss>
+  detail::ResultOf<kLoss> ended(detail::ResultOf<kLoss> result) const {
+    bound_.keep_buffers();
+    return result;
   }
   /// The averages beside a loss have its weights. Waits for the count, so it comes before the backward pass.
   template <class Worker, class Numbers, class Value>

@@ -113,7 +113,7 @@ class SYNCRUN_EXPORT BoundModule {
   /// The number of elements of all parameters.
   std::int64_t elements() const noexcept { return elements_; }
   /// A line of text for each parameter and each buffer, with its name, type and shape, and for each module, with its type
-  /// and options. Ranks compare it.
+  /// and options. For TorchScript, the last line has a checksum of the file. Ranks compare it.
   std::string layout() const;
   const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
   /// Whether the module has buffers or frozen parameters.
@@ -128,6 +128,9 @@ class SYNCRUN_EXPORT BoundModule {
   void bind(std::span<float> params, std::span<float> gradient, const BackwardCall& call = {});
   /// Makes the parameters parts of `params`, for a call that does not change them.
   void bind_to_read(std::span<const float> params);
+
+  /// At the end of a body: see ScriptAdapter::keep_buffers().
+  void keep_buffers() const;
 
   /// Runs the backward pass and returns the loss, or 0 without rows. Throws Error (usage) if the loss is not one
   /// number, if it does not depend on a parameter, if it is not finite, if there are other rows and the loss is no mean
@@ -188,12 +191,18 @@ class SYNCRUN_EXPORT ScriptAdapter : public ::torch::nn::Module {
   ::torch::jit::Module& script() noexcept { return script_; }
   void train(bool on = true) override;
   bool is_training() const noexcept override;
-  /// Code of TorchScript can assign another tensor to a buffer. Copies its values into the buffer's own tensor, and
-  /// puts this tensor back.
+  /// Code of TorchScript can assign another tensor to a buffer. Copies its values into the buffer's own tensor, and puts
+  /// this tensor back. Throws Error (usage) if the other tensor has another shape or type. The message names the buffer,
+  /// which keeps its values.
   void keep_buffers();
+  /// The same without an error. Returns what does not fit. `prefix` is what the names of the buffers begin with.
+  std::string put_back_buffers(const std::string& prefix = "");
+  /// A checksum of the bytes of the file. 0 without a file.
+  std::uint64_t checksum() const noexcept { return checksum_; }
 
  private:
   ::torch::jit::Module script_;
+  std::uint64_t checksum_ = 0;
 };
 
 /// The module is in evaluation mode during the lifetime of this object. Afterwards, every submodule is in its former
