@@ -49,6 +49,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step_plan.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/target.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/verified_call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/worker_interface.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/device.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/device_memory.hpp
@@ -77,5 +78,6 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/update_rules.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/updates.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/value.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/verify.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/version.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/worker.hpp)
