@@ -42,6 +42,7 @@ void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
     moves_->add(slot);
     moves_->order(slot);
   }
+  shorten_changes(command.ranks);
   if (root_ != nullptr) publish_along_tree(slot);
   else for_each_node_of(command.ranks, [&](Node& node) { publish_to(node, slot); });
   forget_changes();
@@ -129,7 +130,15 @@ void RemoteNodes::note_changes(Node& node) {
   node.told = changes_.end();
 }
 
+/// A node that did not get the last command may have to learn of much that was freed in the meantime.
+void RemoteNodes::shorten_changes(const protocol::RankSet& ranks) {
+  std::uint64_t told = changes_.end();
+  for_each_node_of(ranks, [&](const Node& node) { told = std::min(told, node.told); });
+  if (told < std::exchange(published_, changes_.end())) changes_.shorten(told);
+}
+
 void RemoteNodes::tell_after_changes(MessageKind kind, std::span<const std::byte> rest) {
+  changes_.shorten(0);
   for (Node& node : nodes_) {
     MessageWriter message(kind);
     put_heap_changes(message, memory_.segment, changes_, node.told);
@@ -152,7 +161,7 @@ void RemoteNodes::send_bulk(const Node& node, std::span<const SegmentRange> rows
   }
 }
 
-/// A node that gets no commands still has to learn of all changes, with its next command.
+/// A node that gets no commands still has to learn of the changes, with its next command.
 void RemoteNodes::forget_changes() noexcept {
   std::uint64_t known = changes_.end();
   for (const Node& node : nodes_) known = std::min(known, node.told);

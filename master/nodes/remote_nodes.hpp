@@ -62,12 +62,16 @@ class RemoteNodes {
   void publish_to(Node& node, std::size_t slot);
   void publish_along_tree(std::size_t slot);
   void note_changes(Node& node);
+  void shorten_changes(const protocol::RankSet& ranks);
   std::vector<SegmentRange> rows_for(Node& node, const protocol::Command& command);
   void put_consumed(MessageWriter& to, const Node& node, const protocol::Command& command) const;
   void send_bulk(const Node& node, std::span<const SegmentRange> rows);
   template <class Visit>
   void for_each_node_of(const protocol::RankSet& ranks, Visit&& visit);
   void take_rank_done(MessageReader& from, int rank);
+  protocol::Command& reported_command(int rank, std::uint64_t id, std::size_t slot) const;
+  void free_arrays(std::vector<std::uint64_t>& arrays) noexcept;
+  static void fail(protocol::Outbox& outbox, const Error& why) noexcept;
   void forget_changes() noexcept;
   /// The arrays that came with the last report in this place of the rank's inbox.
   std::vector<std::uint64_t>& arrays_at(int rank, std::size_t place) {

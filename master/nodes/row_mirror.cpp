@@ -33,22 +33,29 @@ bool is_in_heap(const protocol::ArgumentSlot& slot) {
 }  // namespace
 
 void RowMirror::note(const os::HeapChange& change) {
+  const SegmentRange range{change.offset, change.offset + change.bytes};
+  const auto array = array_at(change.offset);
+  std::vector<SegmentRange> were_missing;
   switch (change.kind) {
-    case os::HeapChange::Kind::mirrored: arrays_[change.offset].end = change.offset + change.bytes; break;
-    case os::HeapChange::Kind::freed: arrays_.erase(change.offset); break;
-    case os::HeapChange::Kind::rows_written:
-      if (const auto array = array_at(change.offset); array != arrays_.end())
-        remove(array->second, {change.offset, change.offset + change.bytes});
+    case os::HeapChange::Kind::mirrored:
+      remove_arrays(range);
+      arrays_[range.begin].end = range.end;
       break;
-    case os::HeapChange::Kind::rows_there: note_there({change.offset, change.offset + change.bytes}); break;
     case os::HeapChange::Kind::reserved:
+    case os::HeapChange::Kind::freed: remove_arrays(range); break;
+    case os::HeapChange::Kind::rows_written:
+      if (array != arrays_.end()) array->second.there.remove(range);
+      break;
+    case os::HeapChange::Kind::rows_there:
+      if (array != arrays_.end()) array->second.there.add(range, were_missing);
+      break;
     case os::HeapChange::Kind::written: break;
   }
 }
 
-void RowMirror::note_there(SegmentRange range) {
-  std::vector<SegmentRange> was_missing;
-  if (const auto array = array_at(range.begin); array != arrays_.end()) add(array->second, range, was_missing);
+/// An array is in one extent, so none is partly in a range that was freed.
+void RowMirror::remove_arrays(SegmentRange range) {
+  arrays_.erase(arrays_.lower_bound(range.begin), arrays_.lower_bound(range.end));
 }
 
 RowMirror::Arrays::iterator RowMirror::array_at(std::uint64_t offset) {
@@ -81,7 +88,7 @@ void RowMirror::add_values_of_transfer(const os::Segment& segment, const protoco
                 [&](int, const protocol::VariableEntry& entry, const protocol::TransferSlot& part) {
                   const auto array = part.offset == 0 ? arrays_.end() : array_at(part.offset);
                   if (array != arrays_.end())
-                    add(array->second, {part.offset, part.offset + bytes_of(entry, part)}, missing);
+                    array->second.there.add({part.offset, part.offset + bytes_of(entry, part)}, missing);
                 });
 }
 
@@ -94,60 +101,24 @@ void RowMirror::add_rows_of_call(const os::Segment& segment, const protocol::Com
     if (!is_in_heap(slot)) continue;
     const auto found = array_at(slot.offset);
     if (found == arrays_.end()) continue;  // an array without rows
-    Array& array = found->second;
+    os::RangeSet& there = found->second.there;
     const ArgumentBytes bytes = bytes_of(slot);
     const bool is_list = !slot.is_minibatch && batch.kind == Rows::Kind::list;
-    if (slot.kind == ArgumentKind::broadcast || (is_list && array.bytes_there >= bytes.all.count() / 4)) {
-      add(array, bytes.all, missing);
+    if (slot.kind == ArgumentKind::broadcast || (is_list && there.has_at_least(bytes.all.count() / 4, bytes.all))) {
+      there.add(bytes.all, missing);
       continue;
     }
     for (const int rank : node.ranks_of(command.ranks)) {
       const arrays::RowRange share = protocol::share_in_call(segment, call, command.ranks, rank);
       if (!is_list) {
         const std::int64_t begin = slot.is_minibatch ? 0 : batch.begin;
-        add(array, bytes.rows(begin + share.begin, begin + share.end), missing);
+        there.add(bytes.rows(begin + share.begin, begin + share.end), missing);
         continue;
       }
       const auto* const indices = segment.at<const std::int64_t>(batch.offset);
       for (std::int64_t at = share.begin; at < share.end; ++at)
-        add(array, bytes.rows(indices[at], indices[at] + 1), missing);
+        there.add(bytes.rows(indices[at], indices[at] + 1), missing);
     }
-  }
-}
-
-/// The range is there from now on. Adds to `missing` what was not there before.
-void RowMirror::add(Array& array, SegmentRange range, std::vector<SegmentRange>& missing) {
-  if (range.count() == 0) return;
-  auto part = array.there.upper_bound(range.begin);
-  if (part != array.there.begin() && std::prev(part)->second >= range.begin) --part;  // it touches the range
-  SegmentRange whole = range;
-  std::uint64_t next = range.begin;  // where the part that is still to be looked at begins
-  while (part != array.there.end() && part->first <= range.end) {
-    if (part->first > next) {
-      missing.push_back({next, part->first});
-      array.bytes_there += part->first - next;
-    }
-    next = std::max(next, part->second);
-    whole = {std::min(whole.begin, part->first), std::max(whole.end, part->second)};
-    part = array.there.erase(part);
-  }
-  if (next < range.end) {
-    missing.push_back({next, range.end});
-    array.bytes_there += range.end - next;
-  }
-  array.there.emplace(whole.begin, whole.end);
-}
-
-/// The range is no longer there.
-void RowMirror::remove(Array& array, SegmentRange range) {
-  auto part = array.there.upper_bound(range.begin);
-  if (part != array.there.begin() && std::prev(part)->second > range.begin) --part;
-  while (part != array.there.end() && part->first < range.end) {
-    const SegmentRange old{part->first, part->second};
-    part = array.there.erase(part);
-    array.bytes_there -= std::min(old.end, range.end) - std::max(old.begin, range.begin);
-    if (old.begin < range.begin) array.there.emplace(old.begin, range.begin);
-    if (old.end > range.end) part = array.there.emplace(range.end, old.end).first;
   }
 }
 

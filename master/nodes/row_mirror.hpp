@@ -9,19 +9,14 @@
 #include <vector>
 
 #include "common/os/heap_log.hpp"
+#include "common/os/range_set.hpp"
 #include "common/os/segment.hpp"
 #include "common/protocol/command.hpp"
 #include "common/protocol/node_place.hpp"
 
 namespace syncrun::detail::master::nodes {
 
-/// Bytes [begin, end) of the segment.
-struct SegmentRange {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::uint64_t count() const noexcept { return end - begin; }
-  friend bool operator==(const SegmentRange&, const SegmentRange&) = default;
-};
+using os::SegmentRange;
 
 /// The master has one for each other node. One thread uses it.
 class RowMirror {
@@ -40,17 +35,13 @@ class RowMirror {
   void add_values_of_transfer(const os::Segment& segment, const protocol::Command& command,
                               const protocol::NodePlace& node, std::vector<SegmentRange>& missing);
 
-  /// The parts of an array that are on the node.
   struct Array {
     std::uint64_t end = 0;
-    std::uint64_t bytes_there = 0;
-    std::map<std::uint64_t, std::uint64_t> there;  // begin and end of each part; parts do not touch
+    os::RangeSet there;  // the parts that are on the node
   };
   using Arrays = std::map<std::uint64_t, Array>;  // by where they begin
-  void note_there(SegmentRange range);
   Arrays::iterator array_at(std::uint64_t offset);
-  static void add(Array& array, SegmentRange range, std::vector<SegmentRange>& missing);
-  static void remove(Array& array, SegmentRange range);
+  void remove_arrays(SegmentRange range);
 
   Arrays arrays_;
 };

@@ -5,10 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "common/os/heap_log.hpp"
 #include "common/os/segment.hpp"
+#include "common/os/shared_heap.hpp"
+#include "master/nodes/row_mirror.hpp"
 
 namespace syncrun::detail {
 namespace {
@@ -34,7 +39,6 @@ class HeapChanges : public testing::Test {
     return *agent.at<char>(kExtent);
   }
 
- private:
   static void repeat(const os::Segment& master, const os::Segment& agent, const os::HeapLog& log, std::uint64_t from,
                      os::SharedHeap::Pages pages) {
     master::nodes::MessageWriter writer(master::nodes::MessageKind::command);
@@ -43,7 +47,97 @@ class HeapChanges : public testing::Test {
     master::nodes::MessageReader reader(bytes, "the master");
     master::nodes::apply_heap_changes(reader, agent, pages);
   }
+
+  /// Node 1, and what the master knows of it.
+  struct Node {
+    void ask(const os::Segment& master, const os::HeapLog& log) {
+      repeat(master, segment, log, std::exchange(told, log.end()), os::SharedHeap::Pages::returned);
+    }
+    void note(const os::HeapLog& log) {
+      log.for_each(told, [this](const os::HeapChange& change) {
+        if (change.node == os::HeapChange::kAllNodes || change.node == 1) rows.note(change);
+      });
+    }
+    std::vector<os::SegmentRange> missing_of(std::uint64_t array, std::size_t bytes) const {
+      const auto call = std::make_unique<protocol::Command>();
+      call->begin<protocol::CallPayload>().arguments_count = 1;
+      call->ranks = protocol::RankSet::all(2);
+      call->arguments[0] = {.kind = ArgumentKind::broadcast,
+                            .dtype = DType::uint8,
+                            .dimensions = 1,
+                            .offset = array,
+                            .extents = {static_cast<std::int64_t>(bytes)}};
+      master::nodes::RowMirror copy = rows;
+      return copy.take_missing(segment, *call, {1, 2, 1, 1});
+    }
+    os::Segment segment = os::Segment::create(kHeapEnd);
+    master::nodes::RowMirror rows;
+    std::uint64_t told = 0;
+  };
+  static constexpr std::uint64_t kHeapEnd = std::uint64_t{8} << 20U;
 };
+
+/// One node asks for changes after each step, the other one seldom, so it gets a short list.
+TEST_F(HeapChanges, AreTheSameForANodeThatAsksLate) {
+  struct Extent {
+    std::uint64_t offset;
+    std::size_t bytes;
+    bool has_rows;
+  };
+  const os::Segment master = os::Segment::create(kHeapEnd);
+  os::SharedHeap heap(master, 4096, kHeapEnd - 4096);
+  os::HeapLog log;
+  heap.note_changes(log);
+  Node prompt, late;
+  std::vector<Extent> extents;
+  std::mt19937 random(1);
+  const auto below = [&](std::size_t limit) { return random() % limit; };
+  const auto fill = [&](std::uint64_t offset, std::size_t bytes) {
+    std::memset(master.at(offset), static_cast<int>(below(256)), bytes);
+  };
+  for (int step = 1; step <= 20'000; ++step) {
+    const std::size_t action = below(extents.size() > 20 ? 5 : 8);
+    if (action >= 4 || extents.empty()) {
+      if (extents.size() > 20) continue;
+      Extent extent{0, 1 + below(below(2) == 0 ? 5000 : 300'000), below(2) == 0};
+      extent.offset = heap.allocate(extent.bytes, os::SharedHeap::Contents::any, "a test");
+      fill(extent.offset, extent.bytes);
+      if (extent.has_rows && below(2) == 0) heap.send_by_rows(extent.offset);
+      else if (extent.has_rows) heap.leave_to_nodes(extent.offset);
+      extents.push_back(extent);
+    } else {
+      const std::size_t at = below(extents.size());
+      const Extent extent = extents[at];
+      const std::size_t begin = below(extent.bytes);
+      const std::size_t bytes = 1 + below(extent.bytes - begin);
+      if (action == 0) {
+        heap.free(extent.offset, below(2) == 0 ? os::SharedHeap::Giveback::now : os::SharedHeap::Giveback::later);
+        extents.erase(extents.begin() + static_cast<std::ptrdiff_t>(at));
+      } else if (!extent.has_rows) {
+        fill(extent.offset + begin, bytes);
+        heap.note_written(extent.offset + begin, bytes);
+      } else if (action == 1) {
+        heap.note_rows_written(extent.offset + begin, bytes);
+      } else if (action == 2) {
+        heap.note_rows_there(extent.offset + begin, bytes);
+      } else {
+        heap.note_rows_there(extent.offset + begin, bytes, static_cast<int>(1 + below(2)));
+      }
+    }
+    prompt.note(log);
+    prompt.ask(master, log);
+    if (below(100) != 0) continue;
+    log.shorten(late.told);
+    late.note(log);
+    late.ask(master, log);
+    for (const Extent& extent : extents) {
+      if (extent.has_rows)
+        ASSERT_EQ(late.missing_of(extent.offset, extent.bytes), prompt.missing_of(extent.offset, extent.bytes)) << step;
+      else ASSERT_EQ(std::memcmp(late.segment.at(extent.offset), master.at(extent.offset), extent.bytes), 0) << step;
+    }
+    if (below(10) == 0) log.forget(late.told);
+  }
+}
 
 TEST_F(HeapChanges, ReturnThePagesOfWhatWasFreed) {
   EXPECT_EQ(first_byte_after_free(os::SharedHeap::Pages::returned), 0);

@@ -73,6 +73,14 @@ TEST_F(Mirror, SendsTheRestOnceAQuarterIsThere) {
   EXPECT_THAT(missing(), ElementsAre(rows(0, 10), rows(20, 40)));
 }
 
+/// The batches of a queue are in one extent.
+TEST_F(Mirror, CountsOnlyTheRowsOfTheArrayItself) {
+  mirror.note({os::HeapChange::Kind::mirrored, kArray, 3 * kRows * kRowBytes});
+  mirror.note({os::HeapChange::Kind::rows_there, kArray + kRows * kRowBytes, 2 * kRows * kRowBytes});
+  use_list({0, 0, 0, 39});
+  EXPECT_THAT(missing(), ElementsAre(rows(0, 1), rows(39, 40)));
+}
+
 TEST_F(Mirror, SendsTheRowsOfAMinibatchFromTheFirstOn) {
   argument().is_minibatch = true;
   use_list({39, 38, 37, 36});

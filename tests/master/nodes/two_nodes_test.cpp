@@ -101,6 +101,34 @@ TEST_F(TwoNodes, LearnEachChangeOfTheHeapOnce) {
   EXPECT_EQ(other.pool.segment().at(offset)[100], std::byte{5});
 }
 
+/// Calls with index lists on the master's node, while a Value stays there and its rows change.
+TEST_F(TwoNodes, LearnOnlyWhatIsInUseAfterAnyNumberOfCallsElsewhere) {
+  constexpr std::size_t kListBytes = std::size_t{512} << 10U;
+  const auto rows = master.heap.allocate(std::size_t{1} << 20U, os::SharedHeap::Contents::any, "a test");
+  master.heap.send_by_rows(rows);
+  const auto changes_in_log = [&] {
+    std::size_t count = 0;
+    master.remote.changes().for_each(0, [&](const os::HeapChange&) { ++count; });
+    return count;
+  };
+  for (int call = 0; call < 10'000; ++call) {
+    const auto list = master.heap.allocate(kListBytes - static_cast<std::size_t>(call % 7) * 4096,
+                                           os::SharedHeap::Contents::any, "a test");
+    master.heap.note_rows_written(rows, 100);
+    const auto id = master.publish(protocol::RankSet::only(0));
+    master.pool.finish(0, id);
+    collect(id);
+    master.heap.free(list, os::SharedHeap::Giveback::later);
+    ASSERT_LT(changes_in_log(), 128U) << "after call " << call;
+  }
+  EXPECT_EQ(network.bytes_sent(0), 0U);
+  master.publish(rank_2);
+  EXPECT_LT(network.bytes_sent(0), 4096U);
+  deliver();
+  EXPECT_NE(other.next_command(2), nullptr);
+  EXPECT_EQ(changes_in_log(), 0U);
+}
+
 TEST_F(TwoNodes, NeitherBeginNorReportWhatWasForgotten) {
   const auto given = master.publish(rank_2);
   deliver();
