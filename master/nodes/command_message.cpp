@@ -62,6 +62,12 @@ std::size_t bytes_of(const OutputType& type, const protocol::OutputSlot& slot) {
 
 namespace {
 
+/// A sender of the same build never names another place.
+void check_place(const os::Segment& segment, std::uint64_t offset, std::uint64_t bytes, const char* what) {
+  if (offset <= segment.bytes() && bytes <= segment.bytes() - offset) return;
+  throw Error(ErrorKind::system, std::string(what) + " came for a place outside the shared memory");
+}
+
 /// Rows have a way of their own (RowMirror).
 bool is_repeated(const os::HeapChange& change) noexcept {
   switch (change.kind) {
@@ -91,6 +97,7 @@ void put_heap_changes(MessageWriter& to, const os::Segment& segment, const os::H
 void apply_heap_changes(MessageReader& from, const os::Segment& segment, os::SharedHeap::Pages pages) {
   for (auto left = from.get<std::uint64_t>(); left != 0; --left) {
     const auto change = from.get<os::HeapChange>();
+    check_place(segment, change.offset, change.bytes, "a change of the heap");
     if (change.kind == os::HeapChange::Kind::written) {
       from.get_all(std::span(segment.at(change.offset), change.bytes));
     } else if (change.bytes < kPagedFrom) {
@@ -139,8 +146,7 @@ void take_rows(MessageReader& from, const os::Segment& segment,
   std::uint64_t needed = 0;
   for (auto left = from.get<std::size_t>(); left != 0; --left) {
     const auto range = from.get<SegmentRange>();
-    if (range.begin > range.end || range.end > segment.bytes())
-      throw Error(ErrorKind::system, "rows came for a place outside the shared memory");
+    check_place(segment, range.begin, range.end - range.begin, "rows");
     const std::span to(segment.at(range.begin), range.count());
     if (range.count() >= kCheckedRowsBytes) {
       needed += bytes_without_memory(segment, range);
@@ -301,7 +307,8 @@ void take_report(MessageReader& from, const os::Segment& segment, const protocol
     if (!is_reported_array(command, i)) continue;
     const std::size_t bytes = from.get<bool>() ? bytes_of(command.outputs[i], output) : 0;
     output.offset = bytes == 0 ? 0 : place_for(bytes);
-    if (bytes != 0) from.get_all(std::span(segment.at(output.offset), bytes));
+    const auto values = from.get_bytes(bytes);
+    if (output.offset != 0) std::copy(values.begin(), values.end(), segment.at(output.offset));
   }
 }
 

@@ -80,6 +80,17 @@ void NodeMoves::take_supply(MessageReader& message) {
   message.get_to(supply.id, supply.slot, supply.variable, supply.from, supply.to);
   supply.earlier = message.get_list<protocol::Dependency>();
   if (!is_here(supply.from)) throw Error(ErrorKind::system, "values of a rank of another node were asked for");
+  const auto has_slot = [&](std::uint64_t slot) { return slot < control_.slots(); };
+  const bool are_known =
+      has_slot(supply.slot) && supply.to >= 0 && supply.to < control_.world_size() &&
+      supply.variable <= segment_.bytes() - sizeof(protocol::VariableEntry) &&
+      std::all_of(supply.earlier.begin(), supply.earlier.end(), [&](const protocol::Dependency& earlier) {
+        return earlier.slot == protocol::Dependency::kOnlyReads || has_slot(earlier.slot);
+      });
+  if (!are_known) {
+    throw Error(ErrorKind::system, "values were asked for a move in slot " + std::to_string(supply.slot) + " to rank " +
+                                       std::to_string(supply.to) + ", which does not exist");
+  }
   const std::int32_t to = supply.to;
   supplies_.push_back(std::move(supply));
   note_owed(to);

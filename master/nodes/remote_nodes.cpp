@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "common/os/wait.hpp"
+#include "common/text/fixed_text.hpp"
 #include "master/nodes/command_message.hpp"
 #include "syncrun/error.hpp"
 
@@ -186,23 +188,60 @@ void RemoteNodes::take_done(MessageReader& message) {
   control_.header().to_master.ring();
 }
 
+protocol::Command& RemoteNodes::reported_command(int rank, std::uint64_t id, std::size_t slot) const {
+  const bool is_elsewhere = rank >= 0 && rank < control_.world_size() && !control_.header().place.has(rank);
+  if (is_elsewhere && slot < control_.slots()) {
+    protocol::Command& command = control_.command_in(slot);
+    if (command.id == id && command.ranks.has(rank)) return command;
+  }
+  throw Error(ErrorKind::system, "a report came about command " + std::to_string(id) + " in slot " +
+                                     std::to_string(slot) + " and rank " + std::to_string(rank) +
+                                     ", which do not belong together");
+}
+
 void RemoteNodes::take_rank_done(MessageReader& from, int rank) {
   const auto id = from.get<std::uint64_t>();
   const auto slot = from.get<std::size_t>();
-  protocol::Command& command = control_.command_in(slot);
+  protocol::Command& command = reported_command(rank, id, slot);
   timelines_.take(from, rank);
   const std::size_t place = command.places[static_cast<std::size_t>(rank)];
   protocol::Outbox& outbox = control_.outbox_at(rank, place);
   // The command that was in this place before has been collected, or this one would not have been published.
   std::vector<std::uint64_t>& arrays = arrays_at(rank, place);
-  for (const std::uint64_t offset : arrays) memory_.inbound.free(offset, os::SharedHeap::Giveback::later);
-  arrays.clear();
-  take_report(from, memory_.segment, command, rank, outbox, [&](std::size_t bytes) {
-    return arrays.emplace_back(
-        memory_.inbound.allocate(bytes, os::SharedHeap::Contents::any, "the output of another node"));
+  free_arrays(arrays);
+  std::optional<Error> shortage;
+  take_report(from, memory_.segment, command, rank, outbox, [&](std::size_t bytes) -> std::uint64_t {
+    if (shortage) return 0;
+    try {
+      return arrays.emplace_back(
+          memory_.inbound.allocate(bytes, os::SharedHeap::Contents::any, "the output of another node"));
+    } catch (const Error& error) {
+      shortage = error;
+      return 0;
+    }
   });
+  if (shortage) {
+    free_arrays(arrays);
+    fail(outbox, *shortage);
+  }
   if (outbox.vote == protocol::Vote::failed) command.failed.store(id, std::memory_order_seq_cst);
   control_.worker(rank).done.store(id, std::memory_order_seq_cst);
+}
+
+void RemoteNodes::free_arrays(std::vector<std::uint64_t>& arrays) noexcept {
+  for (const std::uint64_t offset : arrays) memory_.inbound.free(offset, os::SharedHeap::Giveback::later);
+  arrays.clear();
+}
+
+/// The master has no memory for what the rank reports. So the command fails, and the node is not at fault.
+void RemoteNodes::fail(protocol::Outbox& outbox, const Error& why) noexcept {
+  outbox.vote = protocol::Vote::failed;
+  outbox.is_fatal = false;
+  outbox.error_kind = why.kind();
+  outbox.native_code = why.native_code();
+  outbox.failed_ns = os::Clock::now().time_since_epoch().count();
+  outbox.failed_phase = protocol::Phase::reduction;
+  text::put_text(outbox.message, why.what());
 }
 
 }  // namespace syncrun::detail::master::nodes

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -14,6 +15,7 @@
 #include "common/os/segment.hpp"
 #include "common/os/shared_heap.hpp"
 #include "master/nodes/row_mirror.hpp"
+#include "syncrun/error.hpp"
 
 namespace syncrun::detail {
 namespace {
@@ -76,6 +78,25 @@ class HeapChanges : public testing::Test {
   };
   static constexpr std::uint64_t kHeapEnd = std::uint64_t{8} << 20U;
 };
+
+TEST_F(HeapChanges, AreRefusedOutsideTheSharedMemory) {
+  const os::Segment agent = os::Segment::create(kHeapEnd);
+  const std::uint64_t end = agent.bytes();
+  const auto take = [&](os::HeapChange::Kind kind, std::uint64_t offset, std::uint64_t bytes) {
+    master::nodes::MessageWriter writer(master::nodes::MessageKind::command, std::uint64_t{1},
+                                        os::HeapChange{kind, offset, bytes});
+    writer.put(std::array<std::byte, 64>{});
+    const auto message = writer.take();
+    master::nodes::MessageReader reader(message, "the master");
+    master::nodes::apply_heap_changes(reader, agent, os::SharedHeap::Pages::returned);
+  };
+  EXPECT_NO_THROW(take(os::HeapChange::Kind::written, end - 64, 64));
+  for (const auto kind : {os::HeapChange::Kind::reserved, os::HeapChange::Kind::written, os::HeapChange::Kind::freed}) {
+    EXPECT_THROW(take(kind, end - 63, 64), Error);
+    EXPECT_THROW(take(kind, end + 1, 0), Error);
+    EXPECT_THROW(take(kind, 64, ~std::uint64_t{0}), Error);
+  }
+}
 
 /// One node asks for changes after each step, the other one seldom, so it gets a short list.
 TEST_F(HeapChanges, AreTheSameForANodeThatAsksLate) {

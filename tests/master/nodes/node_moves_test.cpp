@@ -64,6 +64,15 @@ struct NodeWithMoves : NodeOfTest {
 
 class Moves : public testing::Test {
  protected:
+  /// The node gets an order for values of rank 1.
+  static void take_order(NodeWithMoves& node, const std::vector<protocol::Dependency>& earlier, std::size_t slot,
+                         std::int32_t to, std::uint64_t variable = kVariable) {
+    MessageWriter supply(MessageKind::supply, kMove, slot, variable, std::int32_t{1}, to);
+    supply.put_list(std::span(earlier));
+    const auto bytes = supply.take();
+    MessageReader message(bytes, "the master");
+    node.moves.take(0, message);
+  }
   /// The master publishes a move.
   void publish(int from, int to, std::uint64_t id = kMove) {
     nodes[0].put_move(id, from, to);
@@ -173,20 +182,24 @@ TEST_F(Moves, ForSuccessorsMayComeBeforeANodeHearsOfThem) {
   EXPECT_EQ(nodes[2].values(kMove + 1), std::vector<double>{3});
 }
 
+TEST_F(Moves, AreRefusedIfTheOrderNamesWhatDoesNotExist) {
+  const std::size_t slots = nodes[1].pool.control().slots();
+  EXPECT_THROW(take_order(nodes[1], {}, slots, 2), Error);
+  EXPECT_THROW(take_order(nodes[1], {}, kMove, -1), Error);
+  EXPECT_THROW(take_order(nodes[1], {}, kMove, kMoveRanks), Error);
+  EXPECT_THROW(take_order(nodes[1], {}, kMove, 2, ~std::uint64_t{0}), Error);
+  EXPECT_THROW(take_order(nodes[1], {{kWriter, slots, 1}}, kMove, 2), Error);
+  EXPECT_FALSE(nodes[1].moves.has_news());
+  nodes[1].pool.finish(1, kWriter);
+  take_order(nodes[1], {{kWriter, protocol::Dependency::kOnlyReads, 1}}, kMove, 2);
+  EXPECT_EQ(network.messages_sent(1), 1U);
+}
+
 TEST_F(Moves, OfAnotherSessionAreIgnored) {
   NodeWithMoves old(network, 1, 8);
   old.write({1});
   old.pool.finish(1, kWriter);
-  MessageWriter supply(MessageKind::supply);
-  supply.put(kMove);
-  supply.put(std::size_t{kMove});
-  supply.put(kVariable);
-  supply.put(std::int32_t{1});
-  supply.put(std::int32_t{2});
-  supply.put_list(std::span<const protocol::Dependency>());
-  const auto bytes = supply.take();
-  MessageReader message(bytes, "the master");
-  old.moves.take(0, message);
+  take_order(old, {}, kMove, 2);
   nodes[2].put_move(kMove, 1, 2);
   nodes[2].moves.add(kMove);
   nodes[2].run();

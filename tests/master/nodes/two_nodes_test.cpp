@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string>
 #include <vector>
 
 #include "master/nodes/agent.hpp"
@@ -185,6 +188,49 @@ TEST_F(TwoNodes, KeepAnArrayUntilItsPlaceIsUsedAgain) {
   std::sort(offsets.begin(), offsets.end());
   offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
   EXPECT_LE(offsets.size(), protocol::kInboxSize + 1) << "memory was not freed";
+}
+
+TEST_F(TwoNodes, FailACallForWhoseOutputTheMasterHasNoMemory) {
+  const auto report_array = [&](std::int64_t elements) {
+    const auto id = master.publish(rank_2, 1);
+    deliver();
+    const protocol::Command* const command = other.next_command(2);
+    protocol::Outbox& outbox = other.pool.control().outbox(*command, 2);
+    outbox.vote = protocol::Vote::ok;
+    outbox.outputs[0].extents = {elements};
+    outbox.outputs[0].offset = std::uint64_t{700} << 20U;
+    other.finish(2, *command);
+    deliver();
+    return id;
+  };
+  const auto too_large = report_array(std::int64_t{4} << 20U);
+  EXPECT_EQ(done_by(2), too_large);
+  EXPECT_EQ(master.command(master.calls.slot_of(too_large)).failed.load(), too_large);
+  const protocol::Outbox& failed = master.calls.outbox(too_large, 2);
+  EXPECT_EQ(failed.vote, protocol::Vote::failed);
+  EXPECT_EQ(failed.native_code, ENOMEM);
+  EXPECT_NE(std::string(failed.message.data()).find("the output of another node requires 33554432 bytes"),
+            std::string::npos)
+      << failed.message.data();
+  const auto small = report_array(1000);
+  EXPECT_EQ(done_by(2), small);
+  EXPECT_EQ(master.calls.outbox(small, 2).vote, protocol::Vote::ok);
+}
+
+TEST_F(TwoNodes, RefuseReportsThatBelongToNoCommand) {
+  const auto id = master.publish(rank_2);
+  const std::size_t slot = master.calls.slot_of(id);
+  const auto take = [&](int rank, std::uint64_t command, std::size_t in_slot) {
+    MessageWriter message(MessageKind::done, std::int32_t{rank}, command, in_slot);
+    message.put(std::array<std::byte, 4096>{});
+    const auto bytes = message.take();
+    MessageReader reader(bytes, "node 1");
+    master.remote.take_done(reader);
+  };
+  for (const int rank : {-1, 0, 3, 4}) EXPECT_THROW(take(rank, id, slot), Error) << rank;
+  EXPECT_THROW(take(2, id + 1, slot), Error);
+  EXPECT_THROW(take(2, id, master.pool.control().slots()), Error);
+  EXPECT_EQ(done_by(2), 0U);
 }
 
 TEST_F(TwoNodes, BringWhatTheWorkersOfANodeHaveReducedWithTheLastReport) {
