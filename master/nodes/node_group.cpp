@@ -15,6 +15,8 @@ constexpr int kMostMessages = 64;
 /// all cores, they lose the time of these looks, so there are fewer.
 constexpr os::Milliseconds kLookForHelp{1};
 constexpr os::Milliseconds kLookForHelpOnFullNodes{4};
+/// How often the master looks for signs of life. Mostly, other threads have received them.
+constexpr os::Milliseconds kLookForSigns{50};
 
 }  // namespace
 
@@ -23,7 +25,9 @@ NodeGroup::NodeGroup(std::unique_ptr<Transport> transport, Limits limits)
       node_(transport_->node()),
       known_(transport_->nodes()),
       signs_(*transport_, known_, limits),
-      pulse_([this](os::StoppableThread& self) { pulse(self); }) {}
+      pulse_([this](os::StoppableThread& self) { pulse(self); }) {
+  if (is_master()) help_.emplace([this](os::StoppableThread& self) { help(self); });
+}
 
 template <class Visit>
 void NodeGroup::for_each_partner(Visit&& visit) const {
@@ -225,7 +229,7 @@ void NodeGroup::lose_unless_ended(int node, const Error& why) noexcept {
   if (!known_.has_ended(node)) lose(node, why);
 }
 
-// ---- the thread that says that this node is alive ---------------------------------------------------------------
+// ---- the threads of this object -----------------------------------------------------------------------------------
 
 std::chrono::nanoseconds NodeGroup::nap(Need need) {
   // The engine sends the next part of bulk only when it is called.
@@ -255,34 +259,38 @@ void NodeGroup::answer_pings() {
   }
 }
 
-/// In the master, this thread also handles messages, because the program may compute for a long time between two calls.
-/// While another thread does that, this one only looks for signs of life: two threads would take turns with each other's
-/// locks and cores. An agent handles messages only in its own thread: it starts processes because of them.
+/// Handles no messages, because that may take long: there may be gigabytes to copy. It only looks for signs of life.
 void NodeGroup::pulse(os::StoppableThread& self) {
   os::WaitedTime waited(os::Clock::now());
   os::Clock::time_point next_beat{};
-  std::uint64_t looks_seen = 0;
-  std::chrono::nanoseconds limit{0};
-  while (!self.nap(std::min<std::chrono::nanoseconds>(limit, signs_.beat()))) {
+  const os::Milliseconds limit = std::min(is_master() ? kLookForSigns : Activity::kLongestNap, signs_.beat());
+  while (!self.nap(limit)) {
     const auto now = os::Clock::now();
     if (now >= next_beat) {
       next_beat = now + signs_.beat();
       beat();
     }
     answer_pings();
+    while (arrivals_.collect()) {
+    }
+    check_silence(waited.since_last_look(now));
+  }
+}
+
+/// In the master, a thread handles messages if no other one does: the program may compute for a long time between two
+/// calls. While another thread does that, this one waits: two threads would take turns with each other's locks and cores.
+/// An agent handles messages only in its own thread: it starts processes because of them.
+void NodeGroup::help(os::StoppableThread& self) {
+  std::uint64_t looks_seen = 0;
+  std::chrono::nanoseconds limit{0};
+  while (!self.nap(limit)) {
     const std::uint64_t looks = activity_.looks();
-    const bool has_help = std::exchange(looks_seen, looks) != looks;
-    limit = Activity::kLongestNap;
-    if (!is_master()) {
-      while (arrivals_.collect()) {
-      }
-    } else if (has_help) {
+    if (std::exchange(looks_seen, looks) != looks) {
       limit = activity_.is_full() ? kLookForHelpOnFullNodes : kLookForHelp;
     } else {
       handle_messages();
       limit = nap();
     }
-    check_silence(waited.since_last_look(now));
   }
 }
 
@@ -317,6 +325,7 @@ bool NodeGroup::leave(int exit_code, os::Milliseconds grace) noexcept {
   } catch (const std::exception&) {
     return false;
   }
+  help_.reset();
   pulse_.stop();
   return transport_->close(grace) && !has_lost_node();
 }

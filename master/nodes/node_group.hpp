@@ -98,7 +98,7 @@ class NodeGroup final : public Mailbox {
   Ticket receive_bulk(int node, std::span<std::byte> to) override;
   bool is_over(Ticket ticket) override;
   /// Gives the listener the messages that have arrived. Returns false if none had. Any thread may call it. A thread that
-  /// waits for other nodes calls it often. Meanwhile, the thread of this object handles no messages.
+  /// waits for other nodes calls it often. Meanwhile, the threads of this object handle no messages.
   bool progress();
   /// Waits until `ready()` is true, and lets messages arrive meanwhile. Returns false when the limit is over.
   template <class Ready>
@@ -145,6 +145,7 @@ class NodeGroup final : public Mailbox {
   void beat();
   void answer_pings();
   void pulse(os::StoppableThread& self);
+  void help(os::StoppableThread& self);
   void check_silence(std::chrono::nanoseconds waited);
   void check_silence_of_peers(std::chrono::nanoseconds waited);
 
@@ -159,7 +160,9 @@ class NodeGroup final : public Mailbox {
   std::atomic<Ticket> leaving_ = 0;  // the last bulk that was sent; 0 if it is known to be over
   os::RecursiveMutex dispatch_;      // also while the listener is in use, which may call this object
   NodeListener* listener_ SYNCRUN_GUARDED_BY(dispatch_) SYNCRUN_PT_GUARDED_BY(dispatch_) = nullptr;
-  os::StoppableThread pulse_;  // last, because it uses the others
+  // last, because they use the others
+  os::StoppableThread pulse_;
+  std::optional<os::StoppableThread> help_;  // in the master
 };
 
 /// Ranks that compute need no message until they return or meet others. They ring then. If the program waits for a call on

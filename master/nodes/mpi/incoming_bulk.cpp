@@ -27,7 +27,7 @@ void IncomingBulk::take(MPI_Message message, int tag, std::size_t bytes) {
 
 /// Receives what has been matched, as long as there is memory for it.
 void IncomingBulk::receive_matched() {
-  while (begun_ < transfers_.size() && !matched_.empty()) {
+  while (!has_failed_ && begun_ < transfers_.size() && !matched_.empty()) {
     Transfer& transfer = transfers_[begun_];
     const bool has_pieces = transfer.memory.size() >= kPieceBytes;
     if (has_pieces && transfer.requests.empty()) {
@@ -50,8 +50,7 @@ void IncomingBulk::receive_size(Transfer& transfer, Matched& matched) {
     return;
   }
   MPI_Request& request = transfer.requests.emplace_back(MPI_REQUEST_NULL);
-  check_mpi(MPI_Imrecv(&transfer.announced, sizeof transfer.announced, MPI_BYTE, &matched.message, &request), kWhat,
-            node_);
+  check(MPI_Imrecv(&transfer.announced, sizeof transfer.announced, MPI_BYTE, &matched.message, &request));
   matched_.pop_front();
 }
 
@@ -63,8 +62,7 @@ void IncomingBulk::receive(Transfer& transfer, Matched& matched) {
     return;
   }
   MPI_Request& request = transfer.requests.emplace_back(MPI_REQUEST_NULL);
-  check_mpi(MPI_Imrecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, &matched.message, &request), kWhat,
-            node_);
+  check(MPI_Imrecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, &matched.message, &request));
   matched_.pop_front();
   transfer.bytes_begun += piece.size();
   transfer.is_begun = piece.size() == rest.size();
@@ -86,14 +84,22 @@ void IncomingBulk::fail(Transfer& transfer, Matched* matched, std::uint64_t got)
 void IncomingBulk::drop(Matched& matched) {
   Unwanted& unwanted = unwanted_.emplace_back();
   unwanted.bytes.resize(matched.bytes);
-  check_mpi(
-      MPI_Imrecv(unwanted.bytes.data(), static_cast<int>(matched.bytes), MPI_BYTE, &matched.message, &unwanted.request),
-      kWhat, node_);
+  check(MPI_Imrecv(unwanted.bytes.data(), static_cast<int>(matched.bytes), MPI_BYTE, &matched.message,
+                   &unwanted.request));
+}
+
+/// After a failure, MPI takes the request for complete, but its bytes are missing.
+void IncomingBulk::check(int code) {
+  has_failed_ = has_failed_ || code != MPI_SUCCESS;
+  check_mpi(code, kWhat, node_);
 }
 
 bool IncomingBulk::are_complete(Transfer& transfer) {
+  if (has_failed_) return false;
   for (; transfer.next < transfer.requests.size(); ++transfer.next) {
-    if (!is_complete(transfer.requests[transfer.next], kWhat, node_)) return false;
+    int is_done = 0;
+    check(MPI_Test(&transfer.requests[transfer.next], &is_done, MPI_STATUS_IGNORE));
+    if (is_done == 0) return false;
     ++pieces_;
   }
   return true;

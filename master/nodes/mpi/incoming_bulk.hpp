@@ -65,7 +65,10 @@ class IncomingBulk {
   bool are_complete(Transfer& transfer);
   void drop(Matched& matched);
 
+  void check(int code);
+
   int node_;
+  bool has_failed_ = false;         // something did not arrive, so no transfer ends any more
   std::deque<Transfer> transfers_;  // its elements stay where they are: MPI writes `announced`
   std::size_t begun_ = 0;           // how many of them are begun
   std::deque<Transfer> given_up_;   // of cancel()

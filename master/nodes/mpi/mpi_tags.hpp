@@ -5,7 +5,7 @@
 // A transfer of bulk of less than kPieceBytes is one MPI message. A longer transfer travels in pieces. Before them, its size
 // travels in a message of its own kind. So the receiver always notices if the sender's transfer has another size, before it
 // receives anything into the wrong memory. A message of more than kPieceBytes travels in parts, of which the last one has
-// another tag.
+// another tag. Its size comes before them, so that the receiver need not move the first parts to more and more memory.
 //
 // Only a few pieces and parts are under way to a node at a time. What is sent after them arrives after them, also the signs
 // of life. So a node counts as alive as long as pieces arrive from it, and they have to arrive often.
@@ -19,6 +19,7 @@ enum MpiTag : int {
   kBulkTag = 2,      // a transfer of bulk, or a piece of one
   kBulkSizeTag = 3,  // the size of a transfer in pieces: std::uint64_t
   kPartTag = 4,      // a part of a message that is not the last one
+  kPartsTag = 5,     // the size of a message whose parts follow: std::uint64_t
 };
 
 /// MPI sends a message of up to 64 KiB, with all headers, at once. Before a larger one it asks the receiver for its memory,

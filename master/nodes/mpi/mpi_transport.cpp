@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <future>
 #include <memory>
@@ -145,14 +147,24 @@ void MpiTransport::send(int node, std::vector<std::byte> message) {
   const os::MutexLock lock(mutex_);
   Peer& to = peer(node);
   if (to.is_abandoned) return;
-  auto rest = message.begin();
-  for (; message.end() - rest > static_cast<std::ptrdiff_t>(kPieceBytes); rest += kPieceBytes)
-    to.waiting.push_back({.message = {rest, rest + kPieceBytes}, .is_last = false});
-  message.erase(message.begin(), rest);
-  to.waiting.push_back({.message = std::move(message)});
+  if (message.size() <= kPieceBytes) to.waiting.push_back({.message = std::move(message)});
+  else divide(to, std::make_shared<const std::vector<std::byte>>(std::move(message)));
   if (!to.leaving.empty()) free_left(node);
   send_waiting(node);
   if (!std::exchange(to.is_listed_as_leaving, true)) leaving_to_.push_back(node);
+}
+
+/// The parts leave from the memory of the message. A copy of a message of several GiB would take so long that the signs of
+/// life, which need the lock too, would come too late.
+void MpiTransport::divide(Peer& to, const Whole& whole) {
+  const std::uint64_t size = whole->size();
+  const auto size_bytes = std::as_bytes(std::span(&size, 1));
+  to.waiting.push_back({.message = {size_bytes.begin(), size_bytes.end()}, .tag = kPartsTag});
+  for (std::span<const std::byte> rest(*whole); !rest.empty();) {
+    const auto part = rest.first(std::min(rest.size(), kPieceBytes));
+    rest = rest.subspan(part.size());
+    to.waiting.push_back({.tag = rest.empty() ? kMessageTag : kPartTag, .whole = whole, .part = part});
+  }
 }
 
 void MpiTransport::send_waiting(int node) {
@@ -163,8 +175,9 @@ void MpiTransport::send_waiting(int node) {
     // In a deque, the letter stays where it is. If the message cannot be sent, it is taken out again.
     Letter& letter = to.leaving.emplace_back(std::move(to.waiting.front()));
     to.waiting.pop_front();
-    const int code = MPI_Isend(letter.message.data(), static_cast<int>(letter.message.size()), MPI_BYTE, node,
-                               letter.is_last ? kMessageTag : kPartTag, comm_, &letter.request);
+    const auto bytes = letter.bytes();
+    const int code =
+        MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, node, letter.tag, comm_, &letter.request);
     if (code != MPI_SUCCESS) to.leaving.pop_back();
     check_mpi(code, "send a message to", node);
     ++to.sent;
@@ -173,7 +186,9 @@ void MpiTransport::send_waiting(int node) {
 }
 
 std::optional<Transport::Arrival> MpiTransport::receive() {
+  std::vector<Whole> left;  // freed after the lock is
   const os::MutexLock lock(mutex_);
+  left.swap(left_);
   if (!arriving_from_.empty()) {
     if (auto arrival = take_late_arrival()) return arrival;
   }
@@ -186,10 +201,37 @@ std::optional<Transport::Arrival> MpiTransport::receive() {
 /// The message, if this was all of it. The letter has arrived.
 std::optional<std::vector<std::byte>> MpiTransport::whole_message(Peer& from, Letter letter) {
   ++from.pieces;
-  if (letter.is_last && from.parts.empty()) return std::move(letter.message);
+  if (letter.tag == kPartsTag) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, letter.message.data(), std::min(sizeof size, letter.message.size()));
+    from.parts.reserve(size);
+    return std::nullopt;
+  }
+  if (letter.tag == kMessageTag && from.parts.empty()) return std::move(letter.message);
   from.parts.insert(from.parts.end(), letter.message.begin(), letter.message.end());
-  if (!letter.is_last) return std::nullopt;
+  if (letter.tag == kPartTag) return std::nullopt;
   return std::exchange(from.parts, {});
+}
+
+/// Whether a message, or a part of one, is complete.
+bool MpiTransport::has_arrived(int node, Letter& letter) {
+  try {
+    return is_complete(letter.request, "receive a message from", node);
+  } catch (const Error&) {
+    fail(node);
+    throw;
+  }
+}
+
+/// Something that the node has sent is missing. Parts of a message, and messages without those before them, must not be
+/// taken for whole ones. So the node is silent from now on.
+void MpiTransport::fail(int node) noexcept {
+  Peer& from = peer(node);
+  from.has_failed = true;
+  for (Letter& letter : from.arriving) drop(from, std::move(letter));
+  from.arriving.clear();
+  from.parts.clear();
+  std::erase(arriving_from_, node);
 }
 
 std::optional<Transport::Arrival> MpiTransport::take_late_arrival() {
@@ -197,8 +239,7 @@ std::optional<Transport::Arrival> MpiTransport::take_late_arrival() {
     const int node = arriving_from_[i];
     Peer& from = peer(node);
     std::optional<std::vector<std::byte>> message;
-    while (!message && !from.arriving.empty() &&
-           is_complete(from.arriving.front().request, "receive a message from", node)) {
+    while (!message && !from.arriving.empty() && has_arrived(node, from.arriving.front())) {
       message = whole_message(from, std::move(from.arriving.front()));
       from.arriving.pop_front();
     }
@@ -219,7 +260,7 @@ std::optional<Transport::Arrival> MpiTransport::take_new_arrival() {
     if (found.match == Match::nothing) break;
     if (found.match == Match::bulk) continue;
     Peer& from = peer(found.node);
-    if (from.arriving.empty() && is_complete(found.letter.request, "receive a message from", found.node)) {
+    if (from.arriving.empty() && has_arrived(found.node, found.letter)) {
       if (auto message = whole_message(from, std::move(found.letter))) return Arrival{found.node, *std::move(message)};
       continue;
     }
@@ -247,17 +288,17 @@ MpiTransport::Found MpiTransport::match() {
     int count = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "receive from", node);
     const auto bytes = static_cast<std::size_t>(count);
-    if (status.MPI_TAG != kMessageTag && status.MPI_TAG != kPartTag) {
+    if (status.MPI_TAG == kBulkTag || status.MPI_TAG == kBulkSizeTag) {
       // Bulk of an abandoned node is left where it is.
       if (!from.is_abandoned) from.bulk_in.take(message, status.MPI_TAG, bytes);
       return {.match = Match::bulk, .node = node};
     }
-    Letter letter;
-    letter.is_last = status.MPI_TAG == kMessageTag;
-    letter.message.resize(bytes);
-    check_mpi(MPI_Imrecv(letter.message.data(), count, MPI_BYTE, &message, &letter.request), "receive a message from",
-              node);
-    if (!from.is_abandoned) return {.match = Match::message, .node = node, .letter = std::move(letter)};
+    Letter letter{.message = std::vector<std::byte>(bytes), .tag = status.MPI_TAG};
+    const int code = MPI_Imrecv(letter.message.data(), count, MPI_BYTE, &message, &letter.request);
+    if (code != MPI_SUCCESS) fail(node);
+    check_mpi(code, "receive a message from", node);
+    if (!from.is_abandoned && !from.has_failed)
+      return {.match = Match::message, .node = node, .letter = std::move(letter)};
     drop(from, std::move(letter));
   }
 }
@@ -271,6 +312,7 @@ void MpiTransport::free_left(int node) {
   while (!to.leaving.empty() && is_complete(to.leaving.front().request, "send a message to", node)) {
     to.large_leaving -= to.leaving.front().is_large() ? 1 : 0;
     to.pieces_left += to.leaving.front().is_small() ? 0 : 1;
+    if (to.leaving.front().whole) left_.push_back(std::move(to.leaving.front().whole));
     to.leaving.pop_front();
   }
   send_waiting(node);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/os/mutex.hpp"
@@ -43,12 +44,17 @@ class MpiTransport final : public Transport {
   bool close(os::Milliseconds grace) noexcept override;
 
  private:
+  using Whole = std::shared_ptr<const std::vector<std::byte>>;
   struct Letter {  // a message on its way, or a part of a large one
     MPI_Request request = MPI_REQUEST_NULL;
-    std::vector<std::byte> message;
-    bool is_last = true;  // no part of the same message follows
-    bool is_large() const noexcept { return message.size() >= kPieceBytes; }
-    bool is_small() const noexcept { return message.size() <= kSmallBytes; }
+    std::vector<std::byte> message = {};
+    int tag = kMessageTag;
+    // of a part that leaves: the message, and where the part is in it
+    Whole whole = nullptr;
+    std::span<const std::byte> part = {};
+    std::span<const std::byte> bytes() const noexcept { return whole ? part : std::span(message); }
+    bool is_large() const noexcept { return bytes().size() >= kPieceBytes; }
+    bool is_small() const noexcept { return bytes().size() <= kSmallBytes; }
   };
   struct Peer {
     Peer(MPI_Comm comm, int node) : bulk_out(comm, node), bulk_in(node) {}
@@ -66,6 +72,7 @@ class MpiTransport final : public Transport {
     std::deque<Letter> dropped;     // no longer needed, but MPI may still use their memory
     bool is_listed_as_leaving = false;
     bool is_abandoned = false;
+    bool has_failed = false;  // something did not arrive, so nothing is received any more
   };
 
   Peer& peer(int node) noexcept SYNCRUN_REQUIRES(mutex_) { return peers_[static_cast<std::size_t>(node)]; }
@@ -83,7 +90,10 @@ class MpiTransport final : public Transport {
   Found match() SYNCRUN_REQUIRES(mutex_);
   std::optional<Arrival> take_late_arrival() SYNCRUN_REQUIRES(mutex_);
   std::optional<Arrival> take_new_arrival() SYNCRUN_REQUIRES(mutex_);
+  bool has_arrived(int node, Letter& letter) SYNCRUN_REQUIRES(mutex_);
+  void fail(int node) noexcept SYNCRUN_REQUIRES(mutex_);
   void keep_for_later(int node, Letter letter) SYNCRUN_REQUIRES(mutex_);
+  static void divide(Peer& to, const Whole& whole);
   void send_waiting(int node) SYNCRUN_REQUIRES(mutex_);
   void send_bulk_of_all() SYNCRUN_REQUIRES(mutex_);
   static std::optional<std::vector<std::byte>> whole_message(Peer& from, Letter letter);
@@ -112,6 +122,8 @@ class MpiTransport final : public Transport {
   // the nodes from which messages are under way that MPI has matched
   std::vector<int> arriving_from_ SYNCRUN_GUARDED_BY(mutex_);
   std::size_t next_leaving_ SYNCRUN_GUARDED_BY(mutex_) = 0;  // where free_left_of_one_node() goes on
+  // Large messages that have left. To free them takes long, so it is done without the lock.
+  std::vector<Whole> left_ SYNCRUN_GUARDED_BY(mutex_);
   bool has_abandoned_ SYNCRUN_GUARDED_BY(mutex_) = false;
   bool has_closed_ SYNCRUN_GUARDED_BY(mutex_) = false;
 };

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -87,6 +88,44 @@ TEST_F(Group, KeepsANodeWhoseSignsOfLifeWaitBehindSomethingLarge) {
   if (longest > kLimits.silence / 2) GTEST_SKIP() << "this machine has stopped the test meanwhile";
   EXPECT_EQ(notes.loss_of(1), "");
   ASSERT_TRUE(until([&] { return !notes.loss_of(1).empty(); })) << "no piece arrives any more";
+}
+
+class SteadyGroup : public Groups {
+ protected:
+  SteadyGroup() : Groups(2, {.silence = Milliseconds(60'000), .beat = Milliseconds(1)}) {
+    for (int node = 0; node < 2; ++node) join(node);
+  }
+};
+
+/// In the program's thread, and in that of the group. The listener may have gigabytes to copy.
+TEST_F(SteadyGroup, SaysThatItIsAliveWhileTheListenerIsBusy) {
+  class Busy final : public NodeListener {
+   public:
+    explicit Busy(FakeNetwork& network) : network_(network) {}
+    void on_message(int, MessageReader&) override {
+      const std::size_t before = network_.messages_sent(0);
+      const auto end = Clock::now() + kSlowdown * std::chrono::seconds(5);
+      while (network_.messages_sent(0) < before + 20 && Clock::now() < end)
+        std::this_thread::sleep_for(Milliseconds(1));
+      has_beaten = network_.messages_sent(0) >= before + 20;
+      ++messages;
+    }
+    void on_node_lost(int, const Error&) noexcept override {}
+    std::atomic<bool> has_beaten = false;
+    std::atomic<int> messages = 0;
+
+   private:
+    FakeNetwork& network_;
+  };
+  Busy busy(network);
+  groups[0].listen(&busy);
+  groups[1].send(0, number(MessageKind::rank_state, 1));
+  ASSERT_TRUE(until([&] { return busy.messages == 1; }));
+  EXPECT_TRUE(busy.has_beaten);
+  groups[1].send(0, number(MessageKind::rank_state, 2));
+  while (busy.messages != 2) std::this_thread::sleep_for(Milliseconds(1));
+  EXPECT_TRUE(busy.has_beaten);
+  groups[0].listen(nullptr);
 }
 
 /// On a busy machine, the thread of a node may not run for a tenth of a second. An agent that has lost its master no longer

@@ -1,5 +1,7 @@
 #include "tests/master/nodes/transport_contract.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -182,6 +184,32 @@ void messages_of_all_sizes_arrive_whole(Transport& transport) {
   }
 }
 
+/// The most memory that this process has had.
+std::size_t peak_bytes() {
+  struct rusage usage {};
+  require(::getrusage(RUSAGE_SELF, &usage) == 0, "getrusage() has failed");
+  return static_cast<std::size_t>(usage.ru_maxrss) * kKiB;
+}
+
+/// A sender's copy, or a receiver's move to larger memory, takes seconds if a message has some GiB.
+void large_messages_are_not_copied(Transport& transport) {
+  constexpr std::size_t kBytes = 144 * kMiB;
+  constexpr std::size_t kRoom = 64 * kMiB;
+  Post post(transport);
+  Bytes message = transport.node() == 0 ? pattern(kBytes, 1) : Bytes();
+  post.meet();
+  const std::size_t before = peak_bytes();
+  if (transport.node() == 0) {
+    transport.send(1, std::move(message));
+    require(peak_bytes() < before + kRoom, "the message was copied before it left");
+  } else if (transport.node() == 1) {
+    message = post.next_from(0);
+    require(peak_bytes() < before + kBytes + kRoom, "the message was moved to other memory while it came");
+  }
+  post.meet();
+  if (transport.node() == 1) require(message == pattern(kBytes, 1), "the message has changed");
+}
+
 void threads_share_a_transport(Transport& transport) {
   constexpr std::uint64_t kMessages = 2000;
   Post post(transport);
@@ -354,6 +382,7 @@ constexpr TransportPromise kContract[] = {
     {"MessagesOfANodeArriveInOrder", messages_of_a_node_arrive_in_order, kCloses},
     {"ManySmallMessagesCross", many_small_messages_cross, kCloses},
     {"MessagesOfAllSizesArriveWhole", messages_of_all_sizes_arrive_whole, kCloses},
+    {"LargeMessagesAreNotCopied", large_messages_are_not_copied, kCloses},
     {"ThreadsShareATransport", threads_share_a_transport, kCloses},
     {"BulkCrossesBothWays", bulk_crosses_both_ways, kCloses},
     {"BulkArrivesInTheOrderOfItsNames", bulk_arrives_in_the_order_of_its_names, kCloses},

@@ -1,0 +1,87 @@
+// A receive of MPI fails in the middle of a large message or of bulk. The transport must not deliver the rest of it.
+//
+//   mpirun -np 2 failed_receives openmpi|mpich Message|Bulk
+//
+// Node 1 prints "nothing was delivered", or what has come.
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "master/nodes/mpi_library.hpp"
+#include "syncrun/error.hpp"
+
+namespace {
+
+using namespace syncrun;
+using detail::master::nodes::Mpi;
+using detail::master::nodes::Transport;
+
+std::atomic<int> until_failure = 0;  // how many requests of this node complete before one fails; 0: none fails
+std::atomic<bool> has_failed = false;
+using Test = int (*)(void*, int*, void*);
+std::atomic<Test> real_test = nullptr;
+
+/// Messages that come after the error, and whether bulk is over.
+int deliveries(Transport& transport, Transport::Ticket ticket) {
+  int count = 0;
+  const auto look = [&] {
+    try {
+      count += transport.receive() ? 1 : 0;
+      count += ticket != 0 && transport.is_over(ticket) ? 1 : 0;
+    } catch (const Error&) {
+      // It is the one that this program causes.
+    }
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  while (!has_failed && std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)) look();
+  for (int looks = 0; looks < 1000 && count == 0; ++looks) {
+    look();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return count;
+}
+
+}  // namespace
+
+/// The transport calls this function and not that of MPI.
+extern "C" int MPI_Test(void* request, int* is_done, void* status) {
+  constexpr int kOtherError = 15;
+  const int code = real_test.load()(request, is_done, status);
+  if (code != 0 || *is_done == 0 || until_failure == 0 || --until_failure != 0) return code;
+  has_failed = true;
+  return kOtherError;
+}
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const bool is_open_mpi = std::string_view(argv[1]) == "openmpi";
+  const bool is_bulk = std::string_view(argv[2]) == "Bulk";
+  const auto transport = detail::master::nodes::load_mpi_transport(is_open_mpi ? Mpi::open_mpi : Mpi::mpich);
+  void* const library = ::dlopen(
+      is_open_mpi ? "libsyncrun_openmpi.so." SYNCRUN_SOVERSION : "libsyncrun_mpich.so." SYNCRUN_SOVERSION,
+      RTLD_NOW | RTLD_NOLOAD);
+  real_test = library == nullptr ? nullptr : reinterpret_cast<Test>(::dlsym(library, "PMPI_Test"));
+  if (real_test == nullptr) return 2;
+  transport->open();
+  std::vector<std::byte> memory(std::size_t{10} << 20U);
+  if (transport->node() == 1) {
+    until_failure = 3;
+    const int count = deliveries(*transport, is_bulk ? transport->receive_bulk(0, memory) : 0);
+    std::printf(has_failed && count == 0 ? "nothing was delivered\n" : "after a failure: %d\n", count);
+    std::fflush(stdout);
+    transport->send(0, {});
+  }
+  if (transport->node() == 0 && is_bulk) transport->send_bulk(1, memory);
+  if (transport->node() == 0 && !is_bulk) transport->send(1, memory);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(transport->node() == 0 ? 80 : 1);
+  while (!transport->receive() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  ::_exit(0);
+}
