@@ -32,9 +32,8 @@ class LaterChanges {
       case HeapChange::Kind::rows_there:
         rows_.add(range, left);
         // It says nothing about the rows on other nodes.
-        if (change.node != HeapChange::kAllNodes) std::for_each(left.begin(), left.end(), [this](const SegmentRange& part) {
-          rows_.remove(part);
-        });
+        if (change.node != HeapChange::kAllNodes)
+          std::for_each(left.begin(), left.end(), [this](const SegmentRange& part) { rows_.remove(part); });
         break;
     }
     unused_.clear();
