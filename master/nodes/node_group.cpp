@@ -237,6 +237,7 @@ std::chrono::nanoseconds NodeGroup::nap(Need need) {
     if (!is_over(ticket)) return Activity::kShortestNap;
     leaving_.compare_exchange_strong(ticket, 0, std::memory_order_relaxed);
   }
+  if (transport_->has_parts_under_way()) return Activity::kShortestNap;
   // In a tree, other nodes may wait for what this one passes on.
   return activity_.nap(tree_.from() == 0 ? need : Need::likely);
 }

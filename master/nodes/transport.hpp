@@ -50,6 +50,8 @@ class Transport : public Mailbox {
   /// How many messages that are not small, and parts of large ones, have left for a node. They show that the link works,
   /// although a ping has to wait behind them.
   virtual std::uint64_t pieces_to(int node) noexcept = 0;
+  /// Whether parts of large messages are under way. The engine moves them only when it is called.
+  virtual bool has_parts_under_way() const noexcept { return false; }
   /// Drops everything under way to and from a node, and what is sent to it later. Nothing is received from it any more.
   virtual void abandon(int node) noexcept = 0;
   /// Leaves in order: waits until what was sent has left, receives and drops what comes, and ends the engine together

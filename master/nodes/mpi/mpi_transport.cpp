@@ -157,6 +157,8 @@ void MpiTransport::send(int node, std::vector<std::byte> message) {
 /// The parts leave from the memory of the message. A copy of a message of several GiB would take so long that the signs of
 /// life, which need the lock too, would come too late.
 void MpiTransport::divide(Peer& to, const Whole& whole) {
+  ++to.divided_out;
+  ++divided_;
   const std::uint64_t size = whole->size();
   const auto size_bytes = std::as_bytes(std::span(&size, 1));
   to.waiting.push_back({.message = {size_bytes.begin(), size_bytes.end()}, .tag = kPartsTag});
@@ -205,12 +207,21 @@ std::optional<std::vector<std::byte>> MpiTransport::whole_message(Peer& from, Le
     std::uint64_t size = 0;
     std::memcpy(&size, letter.message.data(), std::min(sizeof size, letter.message.size()));
     from.parts.reserve(size);
+    from.is_divided_in = true;
+    ++divided_;
     return std::nullopt;
   }
   if (letter.tag == kMessageTag && from.parts.empty()) return std::move(letter.message);
   from.parts.insert(from.parts.end(), letter.message.begin(), letter.message.end());
   if (letter.tag == kPartTag) return std::nullopt;
-  return std::exchange(from.parts, {});
+  std::optional message(std::move(from.parts));
+  forget_parts(from);
+  return message;
+}
+
+void MpiTransport::forget_parts(Peer& from) noexcept {
+  from.parts = {};
+  if (std::exchange(from.is_divided_in, false)) --divided_;
 }
 
 /// Whether a message, or a part of one, is complete.
@@ -230,7 +241,7 @@ void MpiTransport::fail(int node) noexcept {
   from.has_failed = true;
   for (Letter& letter : from.arriving) drop(from, std::move(letter));
   from.arriving.clear();
-  from.parts.clear();
+  forget_parts(from);
   std::erase(arriving_from_, node);
 }
 
@@ -312,7 +323,11 @@ void MpiTransport::free_left(int node) {
   while (!to.leaving.empty() && is_complete(to.leaving.front().request, "send a message to", node)) {
     to.large_leaving -= to.leaving.front().is_large() ? 1 : 0;
     to.pieces_left += to.leaving.front().is_small() ? 0 : 1;
-    if (to.leaving.front().whole) left_.push_back(std::move(to.leaving.front().whole));
+    if (to.leaving.front().whole && to.leaving.front().tag == kMessageTag) {
+      left_.push_back(std::move(to.leaving.front().whole));
+      --to.divided_out;
+      --divided_;
+    }
     to.leaving.pop_front();
   }
   send_waiting(node);
@@ -396,7 +411,8 @@ void MpiTransport::abandon(int node) noexcept {
     letters->clear();
   }
   other.waiting.clear();
-  other.parts.clear();
+  divided_ -= std::exchange(other.divided_out, 0);
+  forget_parts(other);
   std::erase(bulk_to_, node);
   std::erase(arriving_from_, node);
   std::erase(leaving_to_, node);

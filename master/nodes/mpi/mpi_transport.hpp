@@ -40,6 +40,7 @@ class MpiTransport final : public Transport {
   bool is_over(Ticket ticket) override;
   std::uint64_t pieces_from(int node) noexcept override;
   std::uint64_t pieces_to(int node) noexcept override;
+  bool has_parts_under_way() const noexcept override { return divided_.load(std::memory_order_relaxed) > 0; }
   void abandon(int node) noexcept override;
   bool close(os::Milliseconds grace) noexcept override;
 
@@ -65,6 +66,8 @@ class MpiTransport final : public Transport {
     OutgoingBulk bulk_out;
     IncomingBulk bulk_in;
     std::vector<std::byte> parts;   // of the message that is arriving; all but the last one
+    std::size_t divided_out = 0;    // messages whose parts are leaving
+    bool is_divided_in = false;     // the message that is arriving comes in parts
     std::uint64_t pieces = 0;       // messages and parts that have arrived
     std::uint64_t pieces_left = 0;  // messages that are not small, and parts
     std::uint64_t sent = 0;         // messages and parts, without bulk
@@ -92,11 +95,12 @@ class MpiTransport final : public Transport {
   std::optional<Arrival> take_new_arrival() SYNCRUN_REQUIRES(mutex_);
   bool has_arrived(int node, Letter& letter) SYNCRUN_REQUIRES(mutex_);
   void fail(int node) noexcept SYNCRUN_REQUIRES(mutex_);
+  void forget_parts(Peer& from) noexcept SYNCRUN_REQUIRES(mutex_);
   void keep_for_later(int node, Letter letter) SYNCRUN_REQUIRES(mutex_);
-  static void divide(Peer& to, const Whole& whole);
+  void divide(Peer& to, const Whole& whole) SYNCRUN_REQUIRES(mutex_);
   void send_waiting(int node) SYNCRUN_REQUIRES(mutex_);
   void send_bulk_of_all() SYNCRUN_REQUIRES(mutex_);
-  static std::optional<std::vector<std::byte>> whole_message(Peer& from, Letter letter);
+  std::optional<std::vector<std::byte>> whole_message(Peer& from, Letter letter) SYNCRUN_REQUIRES(mutex_);
   void free_left(int node) SYNCRUN_REQUIRES(mutex_);
   void free_left_of_one_node() SYNCRUN_REQUIRES(mutex_);
 
@@ -108,7 +112,8 @@ class MpiTransport final : public Transport {
   bool exchange_farewells(os::Clock::time_point end) SYNCRUN_REQUIRES(mutex_);
   bool has_received_all(const std::vector<std::uint64_t>& sent_to_here) SYNCRUN_REQUIRES(mutex_);
 
-  std::atomic<pthread_t> opener_{};  // the thread that has called open()
+  std::atomic<std::size_t> divided_ = 0;  // messages in parts that leave or arrive
+  std::atomic<pthread_t> opener_{};       // the thread that has called open()
   // Set by open(), before other threads use this object.
   int node_ = 0;
   int node_count_ = 0;

@@ -65,9 +65,9 @@ int main(int argc, char** argv) {
   const bool is_open_mpi = std::string_view(argv[1]) == "openmpi";
   const bool is_bulk = std::string_view(argv[2]) == "Bulk";
   const auto transport = detail::master::nodes::load_mpi_transport(is_open_mpi ? Mpi::open_mpi : Mpi::mpich);
-  void* const library = ::dlopen(
-      is_open_mpi ? "libsyncrun_openmpi.so." SYNCRUN_SOVERSION : "libsyncrun_mpich.so." SYNCRUN_SOVERSION,
-      RTLD_NOW | RTLD_NOLOAD);
+  void* const library =
+      ::dlopen(is_open_mpi ? "libsyncrun_openmpi.so." SYNCRUN_SOVERSION : "libsyncrun_mpich.so." SYNCRUN_SOVERSION,
+               RTLD_NOW | RTLD_NOLOAD);
   real_test = library == nullptr ? nullptr : reinterpret_cast<Test>(::dlsym(library, "PMPI_Test"));
   if (real_test == nullptr) return 2;
   transport->open();
