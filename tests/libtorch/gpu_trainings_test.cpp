@@ -225,7 +225,7 @@ TEST_P(LibtorchTrainingOnGpus, SaysWhyItIsNotReplayedUnlessTheProgramSaidSo) {
   auto step = lt::train_step<sr::Adam, loss_and_numbers>(session(), net, params);
   const std::string log = log_of(step);
   const std::string words =
-      "steps run without a CUDA graph: the loss takes a value or a Comm&, or returns further numbers";
+      "steps run without a CUDA graph: the loss takes a value, a Comm& or TorchScript, or returns further numbers";
   EXPECT_THAT(log, HasSubstr(words));
   EXPECT_EQ(log.find(words), log.rfind(words)) << "once is enough";
 }
