@@ -85,7 +85,8 @@ inline double exponential_decay(std::int64_t step, double factor) noexcept {
 /// Is multiplied by `factor` after each `every` steps, as StepLR. Throws Error (usage) if `every` is below 1.
 inline double repeated_step_decay(std::int64_t step, std::int64_t every, double factor) {
   detail::check_at_least("repeated_step_decay: every", 1, every);
-  return std::pow(factor, static_cast<double>(step / every));
+  const std::int64_t times = step / every;
+  return std::pow(factor, static_cast<double>(times));
 }
 
 /// Is multiplied by `factor` at each of the `milestones`, which are numbers of steps. As MultiStepLR.

@@ -113,6 +113,7 @@ class VerifiedCallBy : public VerifiedCall {
 template <class F>
 class Verifier;
 
+/// A function that is going to be verified.
 template <class R, class... Passed>
 class Verifier<Function<R, Passed...>> {
  public:
@@ -142,9 +143,11 @@ class Verifier<Function<R, Passed...>> {
   VerifyOptions options_;
 };
 
+/// A training step that is going to be verified.
 template <class Rule, class T, class R, class Inner, class... Passed>
 class Verifier<TrainStep<Rule, T, R, Inner, Passed...>> {
  public:
+  /// The type of the step.
   using Step = TrainStep<Rule, T, R, Inner, Passed...>;
   /// Session::verify makes it.
   Verifier(Session& session, Step& step, const VerifyOptions& options)

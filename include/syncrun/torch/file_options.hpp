@@ -28,8 +28,8 @@ enum class LoadForm : std::uint8_t {
 
 /// Options of load().
 struct LoadOptions {
-  FileFormat format = FileFormat::by_name;
-  LoadForm form = LoadForm::exact;
+  FileFormat format = FileFormat::by_name;  ///< The format of the file.
+  LoadForm form = LoadForm::exact;          ///< What happens to tensors that only one side has.
   /// Load only this part of the file: the tensors whose names begin with it and a dot, without both. For a checkpoint
   /// {"model": model.state_dict(), ...} of Python, it is "model". Empty: load the whole file.
   std::string part{};

@@ -53,7 +53,10 @@ class Guard {
 };
 
 /// Whether average() compares the modules of the ranks first.
-enum class ReplicaCheck : bool { off, on };
+enum class ReplicaCheck : bool {
+  off,  ///< It does not.
+  on    ///< It compares the parameters.
+};
 
 /// Averages the gradients of a module over all ranks, for a body that updates the parameters with an optimizer of
 /// LibTorch:
