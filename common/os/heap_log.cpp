@@ -79,8 +79,8 @@ void HeapLog::take_back(HeapChange::Kind kind, std::uint64_t offset) noexcept {
 
 void HeapLog::forget(std::uint64_t before) noexcept { changes_.erase(changes_.begin(), at(before)); }
 
-/// Nothing uses what was freed and not reserved again, so it does not matter when it was freed. So neighbours are joined,
-/// with the last of their numbers.
+/// Nothing uses what was freed and not reserved again, so it does not matter when it was freed, unless the memory is
+/// reserved elsewhere meanwhile: there may not be enough for both. Neighbours are joined, with the last of their numbers.
 void HeapLog::shorten(std::uint64_t from) {
   const auto begin = at(from) - changes_.begin();
   LaterChanges later;
@@ -94,9 +94,18 @@ void HeapLog::shorten(std::uint64_t from) {
       else shorter.push_back(change);
     }
   }
+  std::vector<std::uint64_t> reserved;  // numbers, ascending
+  for (auto change = shorter.rbegin(); change != shorter.rend(); ++change) {
+    if (change->change.kind == HeapChange::Kind::reserved) reserved.push_back(change->number);
+  }
+  const auto reserves_between = [&reserved](std::uint64_t a, std::uint64_t b) {
+    const auto next = std::lower_bound(reserved.begin(), reserved.end(), std::min(a, b));
+    return next != reserved.end() && *next < std::max(a, b);
+  };
   for (auto next = freed.begin(); next != freed.end(); ++next) {
     const auto& joined = next->second;
-    if (const auto previous = freed.find(joined.change.offset); previous != freed.end()) {
+    const auto previous = freed.find(joined.change.offset);
+    if (previous != freed.end() && !reserves_between(previous->second.number, joined.number)) {
       next->second = {std::max(joined.number, previous->second.number),
                       {HeapChange::Kind::freed, previous->second.change.offset,
                        joined.change.bytes + previous->second.change.bytes}};

@@ -11,6 +11,8 @@ namespace {
 
 /// How many messages one call of progress() handles at most.
 constexpr int kMostMessages = 64;
+/// How many messages are received before signs of life are given and missed again.
+constexpr int kMostLooks = 64;
 /// How often the thread of the master looks whether another thread still handles messages. Where the workers compute on
 /// all cores, they lose the time of these looks, so there are fewer.
 constexpr os::Milliseconds kLookForHelp{1};
@@ -272,7 +274,7 @@ void NodeGroup::pulse(os::StoppableThread& self) {
       beat();
     }
     answer_pings();
-    while (arrivals_.collect()) {
+    for (int looks = 0; looks < kMostLooks && arrivals_.collect(); ++looks) {
     }
     check_silence(waited.since_last_look(now));
   }

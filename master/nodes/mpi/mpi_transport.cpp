@@ -201,22 +201,43 @@ std::optional<Transport::Arrival> MpiTransport::receive() {
 }
 
 /// The message, if this was all of it. The letter has arrived.
-std::optional<std::vector<std::byte>> MpiTransport::whole_message(Peer& from, Letter letter) {
+std::optional<std::vector<std::byte>> MpiTransport::whole_message(int node, Letter letter) {
+  Peer& from = peer(node);
   ++from.pieces;
   if (letter.tag == kPartsTag) {
-    std::uint64_t size = 0;
-    std::memcpy(&size, letter.message.data(), std::min(sizeof size, letter.message.size()));
-    from.parts.reserve(size);
-    from.is_divided_in = true;
-    ++divided_;
+    begin_parts(node, letter.message);
     return std::nullopt;
   }
-  if (letter.tag == kMessageTag && from.parts.empty()) return std::move(letter.message);
+  if (letter.tag == kMessageTag && !from.is_divided_in) return std::move(letter.message);
   from.parts.insert(from.parts.end(), letter.message.begin(), letter.message.end());
   if (letter.tag == kPartTag) return std::nullopt;
+  if (from.parts.size() != from.parts_bytes) {
+    const std::string found = std::to_string(from.parts.size());
+    const std::string expected = std::to_string(from.parts_bytes);
+    fail(node);
+    throw Error(ErrorKind::system,
+                node_text(node) + " sent a message of another size: expected " + expected + " bytes, got " + found);
+  }
   std::optional message(std::move(from.parts));
   forget_parts(from);
   return message;
+}
+
+/// Makes room for a message that comes in parts.
+void MpiTransport::begin_parts(int node, std::span<const std::byte> announced) {
+  Peer& from = peer(node);
+  forget_parts(from);
+  std::memcpy(&from.parts_bytes, announced.data(), std::min(sizeof from.parts_bytes, announced.size()));
+  try {
+    from.parts.reserve(from.parts_bytes);
+  } catch (const std::exception& error) {
+    const std::string bytes = std::to_string(from.parts_bytes);
+    fail(node);
+    throw Error(ErrorKind::system, "there is no memory for a message of " + bytes + " bytes from " + node_text(node) +
+                                       ": " + error.what());
+  }
+  from.is_divided_in = true;
+  ++divided_;
 }
 
 void MpiTransport::forget_parts(Peer& from) noexcept {
@@ -251,7 +272,7 @@ std::optional<Transport::Arrival> MpiTransport::take_late_arrival() {
     Peer& from = peer(node);
     std::optional<std::vector<std::byte>> message;
     while (!message && !from.arriving.empty() && has_arrived(node, from.arriving.front())) {
-      message = whole_message(from, std::move(from.arriving.front()));
+      message = whole_message(node, std::move(from.arriving.front()));
       from.arriving.pop_front();
     }
     const bool is_empty = from.arriving.empty();
@@ -272,7 +293,8 @@ std::optional<Transport::Arrival> MpiTransport::take_new_arrival() {
     if (found.match == Match::bulk) continue;
     Peer& from = peer(found.node);
     if (from.arriving.empty() && has_arrived(found.node, found.letter)) {
-      if (auto message = whole_message(from, std::move(found.letter))) return Arrival{found.node, *std::move(message)};
+      if (auto message = whole_message(found.node, std::move(found.letter)))
+        return Arrival{found.node, *std::move(message)};
       continue;
     }
     keep_for_later(found.node, std::move(found.letter));
@@ -301,7 +323,7 @@ MpiTransport::Found MpiTransport::match() {
     const auto bytes = static_cast<std::size_t>(count);
     if (status.MPI_TAG == kBulkTag || status.MPI_TAG == kBulkSizeTag) {
       // Bulk of an abandoned node is left where it is.
-      if (!from.is_abandoned) from.bulk_in.take(message, status.MPI_TAG, bytes);
+      if (!from.is_abandoned) or_fail(node, [&] { from.bulk_in.take(message, status.MPI_TAG, bytes); });
       return {.match = Match::bulk, .node = node};
     }
     Letter letter{.message = std::vector<std::byte>(bytes), .tag = status.MPI_TAG};
@@ -374,13 +396,14 @@ Transport::Ticket MpiTransport::receive_bulk(int node, std::span<std::byte> to) 
 bool MpiTransport::is_over(Ticket ticket) {
   if (ticket == 0) return true;
   const os::MutexLock lock(mutex_);
-  Peer& other = peer(static_cast<int>((ticket % (Ticket{1} << kTicketNodeBits)) >> 1U));
+  const int node = static_cast<int>((ticket % (Ticket{1} << kTicketNodeBits)) >> 1U);
+  Peer& other = peer(node);
   const std::uint64_t number = ticket >> kTicketNodeBits;
-  const auto is_over_in = [number](auto& bulk) {
-    if (!bulk.is_over(number)) bulk.advance();
+  const bool is_in = (ticket & 1U) != 0;
+  const auto is_over_in = [&](auto& bulk) SYNCRUN_REQUIRES(mutex_) {
+    if (!bulk.is_over(number)) is_in ? or_fail(node, [&] { bulk.advance(); }) : bulk.advance();
     return bulk.is_over(number);
   };
-  const bool is_in = (ticket & 1U) != 0;
   if (is_in ? is_over_in(other.bulk_in) : is_over_in(other.bulk_out)) return true;
   // The other node may be waiting for bulk that this node has to receive.
   Found found = match();

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
@@ -67,6 +68,7 @@ class MpiTransport final : public Transport {
     IncomingBulk bulk_in;
     std::vector<std::byte> parts;   // of the message that is arriving; all but the last one
     std::size_t divided_out = 0;    // messages whose parts are leaving
+    std::uint64_t parts_bytes = 0;  // of the whole message, as announced
     bool is_divided_in = false;     // the message that is arriving comes in parts
     std::uint64_t pieces = 0;       // messages and parts that have arrived
     std::uint64_t pieces_left = 0;  // messages that are not small, and parts
@@ -100,7 +102,18 @@ class MpiTransport final : public Transport {
   void divide(Peer& to, const Whole& whole) SYNCRUN_REQUIRES(mutex_);
   void send_waiting(int node) SYNCRUN_REQUIRES(mutex_);
   void send_bulk_of_all() SYNCRUN_REQUIRES(mutex_);
-  std::optional<std::vector<std::byte>> whole_message(Peer& from, Letter letter) SYNCRUN_REQUIRES(mutex_);
+  std::optional<std::vector<std::byte>> whole_message(int node, Letter letter) SYNCRUN_REQUIRES(mutex_);
+  void begin_parts(int node, std::span<const std::byte> announced) SYNCRUN_REQUIRES(mutex_);
+  /// Receives. If that throws, the node is silent from now on.
+  template <class Receive>
+  void or_fail(int node, Receive&& receive) SYNCRUN_REQUIRES(mutex_) {
+    try {
+      receive();
+    } catch (const std::exception&) {
+      fail(node);
+      throw;
+    }
+  }
   void free_left(int node) SYNCRUN_REQUIRES(mutex_);
   void free_left_of_one_node() SYNCRUN_REQUIRES(mutex_);
 
