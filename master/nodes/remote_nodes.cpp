@@ -236,6 +236,7 @@ void RemoteNodes::free_arrays(std::vector<std::uint64_t>& arrays) noexcept {
 /// The master has no memory for what the rank reports. So the command fails, and the node is not at fault.
 void RemoteNodes::fail(protocol::Outbox& outbox, const Error& why) noexcept {
   outbox.vote = protocol::Vote::failed;
+  outbox.may_have_updated = true;  // the rank itself has not failed
   outbox.is_fatal = false;
   outbox.error_kind = why.kind();
   outbox.native_code = why.native_code();

@@ -269,7 +269,7 @@ struct PartsDescription {
 ///
 /// Programs call only net(). The functions of training.hpp and files.hpp call the other members.
 template <class Net>
-class Replica {
+class Replica final {
  public:
   /// For train steps. A loss must not write to the parameters.
   static constexpr bool kStepsOnlyReadParams = true;
