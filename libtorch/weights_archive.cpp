@@ -32,7 +32,8 @@ constexpr std::array<StorageName, kStoredTypes> kStorages{{{"BoolStorage", Store
 constexpr int kDeepestValue = 100;
 constexpr std::size_t kLongestName = 4'096;
 constexpr std::size_t kLongestShown = 120;
-// Of a pickle of any size, and more for each of its bytes. Values that a pickle names often are visited often.
+// A pickle may have so many visits and bytes of tensors, and in addition as many as its size allows. A value that occurs
+// several times is visited several times.
 constexpr std::size_t kMostVisits = 1'000;
 constexpr std::size_t kMostTensorBytes = 1'000'000;
 constexpr std::size_t kTensorBytesPerByte = 16;

@@ -48,9 +48,8 @@ void move_average(Worker& worker, Local<const T, 1> params, Local<T, 1> average,
                                       ". Make a new average");
   CommandLoop& core = HandleAccess::command_loop(worker);
   const MovingAverage rule{.learning_rate = rate};
-  const UpdateWork work = update_work(&rule, UpdateWork::RulePlace::host, average, params);
   if (rate == 1) copy_values(core, average.data(), params.data(), params.span().size_bytes());
-  else apply_update(core, work);
+  else update_on(core, &rule, UpdateWork::RulePlace::host, average, params);
 }
 
 }  // namespace detail

@@ -67,7 +67,7 @@ struct Nesterov {
 };
 
 /// s += g^2,  p -= learning_rate / (1 + (step - 1) learning_rate_decay) g / (sqrt(s) + epsilon).
-/// Where s is 0, it first becomes initial_accumulator.
+/// An element of s that is 0 is set to initial_accumulator first.
 /// Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods", JMLR 12 (2011), figure 1, diagonal form.
 /// The article calls epsilon "delta". It has neither learning_rate_decay nor initial_accumulator, which are PyTorch's.
 struct Adagrad {

@@ -32,7 +32,7 @@ namespace detail {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-// Where all values on one rank are zero, a smaller norm is a rounding error of float32.
+// If all values on rank 0 are zero, there is nothing to divide by. A difference below this is a rounding error of float32.
 constexpr double kNothing = 1e-7;
 
 template <class T>

@@ -175,9 +175,11 @@ class Verifying {
   VerifiedRun run_on(VerifiedRun run, int rank, int slices = 1) {
     std::vector<double> only(static_cast<std::size_t>(session_.world_size()), 0.0);
     only[static_cast<std::size_t>(rank)] = 1;
-    if (parts_.gradient) set_weights(session_, only);
-    const std::array ranks{rank};
-    return made(std::move(run), parts_.gradient ? std::span<const int>() : ranks, slices, rank);
+    if (parts_.gradient) {
+      set_weights(session_, only);
+      return made(std::move(run), {}, slices, rank);
+    }
+    return made(std::move(run), std::array{rank}, slices, rank);
   }
   void run_on_all_ranks(int world_size) {
     const std::string all = std::to_string(world_size) + " ranks";

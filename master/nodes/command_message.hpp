@@ -52,8 +52,8 @@ std::size_t take_command(MessageReader& from, const protocol::ControlBlock& cont
 void put_report(MessageWriter& to, const os::Segment& segment, const protocol::Command& command, int rank,
                 const protocol::Outbox& outbox, const protocol::Outbox* reduced);
 /// Writes the report to the outbox, to the descriptions of copies, and to where the master wants the values of a
-/// transfer. `place_for(bytes)` returns the offset of memory for an array, or 0
-/// if there is none: the array is then dropped.
+/// transfer. `place_for(bytes)` returns the offset of memory for an array. If
+/// it returns 0, the array is dropped.
 void take_report(MessageReader& from, const os::Segment& segment, const protocol::Command& command, int rank,
                  protocol::Outbox& outbox, const std::function<std::uint64_t(std::size_t bytes)>& place_for);
 

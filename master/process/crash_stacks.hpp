@@ -24,7 +24,7 @@ class CrashStacks {
   /// Begins to take the stack of a child, and then answers to the child over `link`. `pid` is the number by which the
   /// caller knows the child. If the child has a wrapper, the report has another one. Does not block. A child has one crash.
   void take(int pid, const protocol::CrashReport& crash, const os::KeptDescriptor& link) noexcept;
-  /// The stack of the child, or why there is none. Both are empty if it has not crashed.
+  /// The stack of the child if it has crashed. If there is none, `problem` says why. Otherwise, both are empty.
   NativeStack of(int pid) const;
   void forget(int pid);
 

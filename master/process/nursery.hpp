@@ -93,7 +93,7 @@ class Nursery {
   int stop_signal(int child) const;
   /// The last lines of the child's standard error.
   std::vector<std::string> last_stderr(int child);
-  /// The stack of a child that has crashed, or why there is none. Both are empty if it has not crashed.
+  /// See CrashStacks::of.
   NativeStack crash_stack(int child) const { return crashes_.of(pid(child)); }
   /// True if the program has closed descriptors of the nursery. The nursery then kills the children and knows nothing
   /// more about them. Their deaths are a consequence of this.

@@ -213,7 +213,7 @@ struct CallResult {
   std::exception_ptr error;
   std::vector<RawOutput> outputs;
   std::vector<std::shared_ptr<VariableRecord>> kept;  // by output: the Values that stay on the device
-  std::shared_ptr<std::int64_t> counted;              // the number that counts this call; null if there is none
+  std::shared_ptr<std::int64_t> counted;              // reduced by 1 if the call fails; may be null
 };
 
 }  // namespace syncrun::detail
