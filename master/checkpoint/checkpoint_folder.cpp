@@ -101,6 +101,10 @@ bool is_old(const fs::path& folder) {
   return !error;
 }
 
+std::string name_of_writing(std::uint64_t number, const std::string& mark) {
+  return std::string(kWritingPrefix) + std::to_string(number) + "-" + mark;
+}
+
 std::string name_of_save(std::uint64_t number) { return std::string(kSavePrefix) + std::to_string(number); }
 
 /// The number in a name that begins with this prefix. 0 if it is another name.
@@ -189,7 +193,7 @@ bool LatestFolder::open_once(const Problem& problem) {
   if (!open(target_)) {
     const int code = errno;
     if (code != ENOENT) text::throw_errno("cannot open " + (root_.path / kLatest).string(), code);
-    return !is_replaced() && open_newest(problem);
+    return !leads_elsewhere() && open_newest(problem);
   }
   const bool is_being_removed = ::flock(save_.fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   if (!is_being_removed) return !is_replaced();
@@ -228,7 +232,18 @@ bool LatestFolder::open(const std::string& name) {
   return true;
 }
 
+/// A save that removes the folder takes its name first. Where no lock holds that save back, the link may still lead there:
+/// a third save may have set it back for a moment.
 bool LatestFolder::is_replaced() const {
+  struct stat opened {
+  }, found{};
+  const bool is_in_place = ::fstat(save_.fd.get(), &opened) == 0 &&
+                           ::fstatat(root_.fd.get(), target_.c_str(), &found, 0) == 0 &&
+                           opened.st_dev == found.st_dev && opened.st_ino == found.st_ino;
+  return !is_in_place || leads_elsewhere();
+}
+
+bool LatestFolder::leads_elsewhere() const {
   if (newest_.empty()) return link_target(root_).value_or(kLatest) != target_;
   struct stat ignored {};
   return ::fstatat(root_.fd.get(), kLatest, &ignored, 0) == 0 || newest_name(root_.path) != newest_;
@@ -280,7 +295,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& path) : root_(make_folder(pat
   if (previous_ == 0 && (target || ::faccessat(root_.fd.get(), kLatest, F_OK, 0) == 0))
     text::throw_usage((path / kLatest).string() + " is not the link of a checkpoint: save to another folder");
   std::erase_if(older_, [this](std::uint64_t number) { return number > previous_; });
-  writing_ = std::string(kWritingPrefix) + std::to_string(number_) + "-" + mark_;
+  writing_ = name_of_writing(number_, mark_);
   if (::mkdirat(root_.fd.get(), writing_.c_str(), 0777) != 0)
     text::throw_errno("cannot make " + (path / writing_).string());
   save_ = arrays::open_folder(path / writing_);
@@ -372,7 +387,8 @@ void CheckpointWriter::remove_older() const noexcept try {
   // No memory for the names.
 }
 
-/// Removes the folder, unless a reader is about to read it.
+/// Removes the folder, unless a reader is about to read it. A complete folder loses its name first, so that nobody finds
+/// half of it. If this process ends meanwhile, a later save removes the rest.
 void CheckpointWriter::remove(const std::string& name, Readers readers) const {
   const os::FileDescriptor folder(
       ::openat(root_.fd.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
@@ -384,8 +400,14 @@ void CheckpointWriter::remove(const std::string& name, Readers readers) const {
     if (readers == Readers::left_alone || std::chrono::steady_clock::now() >= until) return;
     std::this_thread::sleep_for(kReadersLap);
   }
+  std::string last_name = name;
+  if (const std::uint64_t number = number_in(name, kSavePrefix); number != 0) {
+    const int root = root_.fd.get();
+    std::string nobodys = name_of_writing(number, mark_);
+    if (::renameat(root, name.c_str(), root, nobodys.c_str()) == 0) last_name = std::move(nobodys);
+  }
   std::error_code left;
-  fs::remove_all(root_.path / name, left);
+  fs::remove_all(root_.path / last_name, left);
 }
 
 }  // namespace syncrun::detail::master::checkpoint

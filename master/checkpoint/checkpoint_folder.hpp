@@ -67,7 +67,7 @@ class LatestFolder {
   const arrays::Folder& folder() const noexcept { return save_; }
   /// Its path without the link. It still leads to this checkpoint after another save.
   std::filesystem::path own_path() const { return std::filesystem::absolute(root_.path / target_); }
-  /// True if there is a newer checkpoint by now.
+  /// True if there is a newer checkpoint by now, or if a save removes this one.
   bool is_replaced() const;
   /// Why this is not the folder to which `latest` leads. Empty if it is.
   const std::string& note() const noexcept { return note_; }
@@ -76,6 +76,7 @@ class LatestFolder {
   bool open_once(const Problem& problem);
   bool open_newest(const Problem& problem);
   bool open(const std::string& name);
+  bool leads_elsewhere() const;
 
   arrays::Folder root_;
   std::string target_;
