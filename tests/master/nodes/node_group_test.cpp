@@ -74,22 +74,6 @@ TEST_F(Group, NapsLongerIfTheWorkersNeedAllCoresAndNobodyNeedsAMessage) {
   EXPECT_LT(agent.nap(), Milliseconds(2)) << "full, but with a need";
 }
 
-TEST_F(Group, KeepsANodeWhoseSignsOfLifeWaitBehindSomethingLarge) {
-  groups[0].listen(&notes);
-  network.hold_back(1, 0);
-  auto before = std::chrono::steady_clock::now();
-  auto longest = before - before;
-  for (int piece = 0; piece < 16; ++piece) {
-    network.pass_piece(1, 0);
-    std::this_thread::sleep_for(kLimits.silence / 4);
-    const auto now = std::chrono::steady_clock::now();
-    longest = std::max(longest, now - std::exchange(before, now));
-  }
-  if (longest > kLimits.silence / 2) GTEST_SKIP() << "this machine has stopped the test meanwhile";
-  EXPECT_EQ(notes.loss_of(1), "");
-  ASSERT_TRUE(until([&] { return !notes.loss_of(1).empty(); })) << "no piece arrives any more";
-}
-
 class SteadyGroup : public Groups {
  protected:
   SteadyGroup() : Groups(2, {.silence = Milliseconds(60'000), .beat = Milliseconds(1)}) {
@@ -164,27 +148,6 @@ TEST_F(PatientGroup, NoticesThatOnlyTheLinkToAnAgentIsBrokenForWhichItWaits) {
   ASSERT_TRUE(until(has_broken_link));
   EXPECT_THAT(groups[1].broken_link()->what(), HasSubstr("nothing is heard from node 2 for "));
   EXPECT_FALSE(groups[2].broken_link());
-}
-
-TEST_F(Group, KeepsALinkWhileAQuestionWaitsBehindSomethingLarge) {
-  network.hold_back(1, 2);
-  const auto limit = kLimits.silence + kLimits.masters_turn;
-  auto before = Clock::now();
-  auto longest = before - before;
-  for (int piece = 0; piece < 16; ++piece) {
-    groups[1].note_wait_for(2);
-    network.pass_piece(1, 2);
-    std::this_thread::sleep_for(limit / 8);
-    const auto now = Clock::now();
-    longest = std::max(longest, now - std::exchange(before, now));
-  }
-  if (longest > limit / 2) GTEST_SKIP() << "this machine has stopped the test meanwhile";
-  EXPECT_FALSE(groups[1].broken_link());
-  const auto has_broken_link = [&] {
-    groups[1].note_wait_for(2);
-    return groups[1].broken_link().has_value();
-  };
-  EXPECT_TRUE(until(has_broken_link)) << "no piece leaves any more";
 }
 
 TEST_F(Group, HearsAFarewellThatCameWhileItWasBusyAndLeavesInOrder) {
