@@ -3,7 +3,7 @@
 files.
 
 usage: house_rules.py ROOT RULE    with RULE one of include_rules, floors, shared_headers, headers, namespaces, interface_headers,
-raw_handles, file_length, no_home_paths, plain_phrases, paths_in_pages, locale_free, checked_locks
+raw_handles, file_length, no_home_paths, plain_phrases, page_columns, paths_in_pages, locale_free, checked_locks
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
 
@@ -22,6 +22,7 @@ PROSE_SUFFIXES = SOURCE_SUFFIXES | {".md", ".txt"}
 # They have the phrases on purpose.
 PHRASE_LISTS = {Path(f"tests/project/{name}.py") for name in ("plain_phrases", "commit_subjects_test", "house_rules_test")}
 FOLDERS = ["include", "common", "master", "worker", "libtorch", "demos", "tests", "bench", "scripts", "cmake", "docs", ".ci"]
+MAX_COLUMNS = 120
 MAX_LINES = 600
 
 # Rooms, and how the includes of each may begin. Only includes in quotes and <syncrun/...> count.
@@ -390,6 +391,24 @@ def plain_phrases(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, f"'{phrase}': write {instead}")
 
 
+def prose(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """The lines of a page and their numbers, without code and tables, which cannot be broken."""
+    is_code = False
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code and not line.startswith(("    ", "|")) and " " in line.strip():
+            yield number, line
+
+
+def page_columns(root: Path) -> Iterator[Violation]:
+    pages = [path.relative_to(root) for folder in (".", "packaging") for path in sorted((root / folder).glob("*.md"))]
+    for page in [*pages, *files(root, {".md"})]:
+        for number, line in prose(lines_of(root, page)):
+            if len(line) > MAX_COLUMNS:
+                yield Violation(page, number, f"{len(line)} columns: lines of pages end at {MAX_COLUMNS}")
+
+
 def without_braces(path: str) -> list[str]:
     """a.{hpp,cpp} is a.hpp and a.cpp."""
     found = BRACES.search(path)
@@ -450,7 +469,7 @@ RULES = {
     rule.__name__: rule
     for rule in (
         include_rules, floors, shared_headers, headers, namespaces, interface_headers, raw_handles, file_length, no_home_paths,
-        plain_phrases, paths_in_pages, locale_free, checked_locks,
+        plain_phrases, page_columns, paths_in_pages, locale_free, checked_locks,
     )
 }
 

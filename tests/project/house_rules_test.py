@@ -246,6 +246,12 @@ class HouseRules(unittest.TestCase):
             self.assert_caught("plain_phrases", file, "# Eight were not to be had.\n", "'available'")
         self.assertEqual(self.violations("plain_phrases", {"README.md": "Eight were not available.\n"}), [])
 
+    def test_lines_of_pages_end_at_120_columns(self):
+        line = "word " * 24
+        self.assert_caught("page_columns", "docs/a.md", f"# A\n\n{line}words\n", "125 columns")
+        for text in (f"{line[:-1]}.\n", f"```\n{line}words\n```\n", f"| {line}words |\n", "x" * 130 + "\n"):
+            self.assertEqual(self.violations("page_columns", {"docs/a.md": text}), [], text)
+
     def test_pages_name_files_that_exist(self):
         for text in ("common/gone.hpp", "common/{block,gone}.hpp", "master/gone/", "tests/gone*.cpp", "gone.hpp", "scripts/gone.sh --all"):
             for page in ("README.md", "docs/a.md", "packaging/README.md"):
