@@ -11,6 +11,7 @@
 #include <ranges>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
@@ -146,7 +147,7 @@ class TextArgument {
   template <class S>
     requires(std::convertible_to<const S&, std::string_view> && !std::same_as<S, std::nullptr_t>)
   TextArgument(const S& text) {  // NOLINT(google-explicit-constructor)
-    if constexpr (std::convertible_to<const S&, const char*>) {
+    if constexpr (std::convertible_to<const S&, const char*> && !std::is_array_v<S>) {
       if (static_cast<const char*>(text) == nullptr) return;
     }
     text_ = text;

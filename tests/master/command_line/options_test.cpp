@@ -143,12 +143,15 @@ TEST(CommandLine, AnswersEachOptionOfOtherToolsWithOptionsThatItHas) {
     const std::string word(name);
     const std::string written = word == "-np" ? "-np2" : word == "--bind-to" ? "-bind-to" : word;
     EXPECT_THAT(refusal({written, "prog"}), testing::EndsWith("; " + std::string(advice)));
-    if (word.size() == 2) EXPECT_THAT(refusal({word + "2", "prog"}), testing::EndsWith("; " + std::string(advice)));
+    if (word.size() == 2) {
+      EXPECT_THAT(refusal({word + "2", "prog"}), testing::EndsWith("; " + std::string(advice)));
+    }
     // What it says to write is an option of syncrun.
     static const std::regex kOption("write .*?--([a-z-]+)");
     std::cmatch found;
-    if (std::regex_search(advice.data(), advice.data() + advice.size(), found, kOption))
+    if (std::regex_search(advice.data(), advice.data() + advice.size(), found, kOption)) {
       EXPECT_TRUE(is_own(found[1].str())) << word << ": " << advice;
+    }
   }
   for (const std::string word : {"--export=ALL", "--output=x", "--mca", "-mca", "-oversubscribe", "--rdzv_endpoint=a:1",
                                  "--node_rank=1", "--role=trainer", "-N2", "-map-by"})
