@@ -167,14 +167,14 @@ class Hosts:
     def down(self):
         for process in self.processes:
             for child in children_of(process.pid):
-                self._kill(child)
+                self.kill(child)
             process.kill()
         for process in self.processes:
             process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @staticmethod
-    def _kill(pid):
+    def kill(pid):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -202,7 +202,7 @@ class Hosts:
 
     def kill_host(self, name):
         """The host dies at once, with everything on it."""
-        self._kill(self.init[name])
+        self.kill(self.init[name])
 
     def set_link(self, name, state):
         """Takes the link of a host "down" or "up"."""

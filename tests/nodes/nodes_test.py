@@ -50,6 +50,12 @@ class OnHosts(unittest.TestCase):
         if cls.with_slurm and engines.why_impossible(*engines.Srun.tools) is None:
             engines.Slurm(cls.hosts)
 
+    def tearDown(self):
+        """What a failed test leaves would make those after it fail."""
+        for name in self.hosts.names:
+            for pid in self.ours_on(name):
+                self.hosts.kill(pid)
+
     def for_each_engine(self, names=tuple(ENGINES)):
         for name in names:
             engine = ENGINES[name]
