@@ -46,6 +46,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/result_array.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step_layout.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step_plan.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/target.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp

@@ -27,6 +27,7 @@ struct BodyEntry {
   std::array<std::uint64_t, 2> words;
   std::uint64_t bucket_bytes;  // of a train step
   bool is_step;                // the body is a train step
+  std::int64_t first;          // of a train step: the first element that it trains
 };
 
 /// A replicated function, as the master describes it for the workers. In the master's heap.

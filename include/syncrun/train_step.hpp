@@ -4,7 +4,11 @@
 // gradient over all ranks, and updates the parameters.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +17,7 @@
 #include "syncrun/detail/handle_access.hpp"
 #include "syncrun/detail/master_interface.hpp"
 #include "syncrun/detail/step.hpp"
+#include "syncrun/detail/step_layout.hpp"
 #include "syncrun/detail/step_plan.hpp"
 #include "syncrun/detail/verified_call.hpp"
 #include "syncrun/detail/worker_interface.hpp"
@@ -115,7 +120,7 @@ class TrainStep {
   /// Syncrun calls this. A program calls train_step().
   TrainStep(Inner function, const Shared<T, 1>& params, Shared<T, 1> gradient, Shared<T, 1> slice_gradient,
             std::array<Shared<T, 1>, kStates> state, Shared<double, 1> plan, std::vector<double> plan_numbers,
-            StepForm form)
+            StepForm form, const std::optional<ParameterRange>& range)
       : function_(std::move(function)),
         params_(params),
         gradient_(std::move(gradient)),
@@ -123,7 +128,8 @@ class TrainStep {
         state_(std::move(state)),
         plan_(std::move(plan)),
         plan_numbers_(std::move(plan_numbers)),
-        form_(form) {}
+        form_(form),
+        range_(range) {}
   TrainStep(TrainStep&&) noexcept = default;
   TrainStep& operator=(TrainStep&&) noexcept = default;
 
@@ -141,14 +147,13 @@ class TrainStep {
     detail::VariableRecord& params = *detail::record_of(params_);
     detail::VariableRecord& gradient = *detail::record_of(gradient_);
     detail::VariableRecord& slice_gradient = *detail::record_of(slice_gradient_);
-    if (detail::is_gone_somewhere(gradient, params)) detail::zero_like(gradient, params, detail::Zeros::like_all);
+    if (detail::is_gone_somewhere(gradient, params)) zero(gradient);
     std::array<const detail::VariableRecord*, kStates> state;
     for (std::size_t i = 0; i < kStates; ++i) state[i] = detail::record_of(state_[i]).get();
-    detail::check_step_variables(params, gradient, state, form_);
+    detail::check_step_variables(params, gradient, state, form_, range_);
     // The first call with several slices makes room for the gradient of one slice.
-    const bool wants_room = options.slices > 1 && !detail::is_as_long_as(slice_gradient, params);
-    if (wants_room || detail::is_gone_somewhere(slice_gradient, params))
-      detail::zero_like(slice_gradient, params, detail::Zeros::like_all);
+    const bool wants_room = options.slices > 1 && !detail::is_as_long_as(slice_gradient, gradient);
+    if (wants_room || detail::is_gone_somewhere(slice_gradient, params)) zero(slice_gradient);
     if (detail::is_gone_somewhere(*detail::record_of(plan_), params)) plan_.broadcast(plan_numbers_);
     ++steps_;
     return numbered;
@@ -176,6 +181,37 @@ class TrainStep {
     return parts;
   }
 
+  /// The vector of parameters was laid out anew: moves the state and the plan. The gradient is zero.
+  void lay_out(const detail::StepLayout& layout) {
+    check_held();
+    if (range_) throw Error(ErrorKind::usage, "change: the step '" + name() + "' has a range, expected one without");
+    const bool skips = detail::StepPlan(plan_numbers_).is_skipping();
+    detail::StepVectors before{
+        sizeof(T), {}, plan_numbers_, skips ? NonFiniteGradient::skip : NonFiniteGradient::error};
+    for (const Shared<T, 1>& vector : state_) {
+      const Array<T, 1> whole = form_ == StepForm::sharded ? vector.gather() : vector.get(0);
+      const auto bytes = std::as_bytes(whole.span());
+      before.state.emplace_back(bytes.begin(), bytes.end());
+    }
+    const detail::StepVectors after = detail::move_parts(kept_, before, layout, steps_);
+    for (std::size_t i = 0; i < kStates; ++i) {
+      const std::vector<std::byte>& bytes = after.state[i];
+      const std::span values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+      if (form_ == StepForm::sharded) state_[i].scatter(values);
+      else state_[i].broadcast(values);
+    }
+    plan_numbers_ = after.plan;
+    plan_.broadcast(plan_numbers_);
+    slice_gradient_.broadcast(std::span<const T>());
+    zero(*detail::record_of(gradient_));
+  }
+
+  /// Makes a vector zero, and as long as what the step trains.
+  void zero(detail::VariableRecord& vector) const {
+    detail::zero_like(vector, *detail::record_of(params_), detail::Zeros::like_all,
+                      range_ ? range_->end - range_->begin : -1);
+  }
+
   template <class Call>
   auto with_vectors(Call&& call) {
     return std::apply([&](const auto&... state) { return call(params_, gradient_, state..., slice_gradient_); },
@@ -190,7 +226,9 @@ class TrainStep {
   Shared<double, 1> plan_;
   std::vector<double> plan_numbers_;
   StepForm form_;
+  std::optional<ParameterRange> range_;
   std::int64_t steps_ = 0;
+  std::shared_ptr<detail::KeptParts> kept_;  // of parameters that were trained before; null until lay_out()
 };
 
 namespace detail {
@@ -239,18 +277,18 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
       sizeof...(Others) == 0 || (BodyTraits<Pointer>::kDevice == BodyDevice::cpu &&
                                  ((BodyTraits<typename PointerIn<Others>::type>::kDevice == BodyDevice::cuda) && ...)),
       "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
-  check_step_params(*record_of(params));
-  std::vector<double> plan_numbers =
-      make_step_plan(options.groups, options.clip_norm, params.shape(0)[0], Types::Body::kGradient, kGroupFields<Rule>);
+  check_step_params(*record_of(params), options.range);
+  const ParameterRange range = options.range.value_or(ParameterRange{0, params.shape(0)[0]});
+  std::vector<double> plan_numbers = make_step_plan(options, range, Types::Body::kGradient, kGroupFields<Rule>);
   const std::array<Body, 1 + sizeof...(Others)> bodies{
-      make_step_body<Rule>(body, options.form, options.bucket_bytes),
-      make_step_body<Rule>(others, options.form, options.bucket_bytes)...};
+      make_step_body<Rule>(body, options.form, options.bucket_bytes, range.begin),
+      make_step_body<Rule>(others, options.form, options.bucket_bytes, range.begin)...};
   Inner function(HandleAccess::core(session),
                  define_function(HandleAccess::core(session), Types::Body::Sig::info(), bodies, options.name, object));
   const auto vector = [&](std::string_view name, Zeros zeros) {
     Shared<T, 1> made =
         session.shared<T, 1>(unused_name(*HandleAccess::core(session), params.name() + "." + std::string(name)));
-    zero_like(*record_of(made), *record_of(params), zeros);
+    zero_like(*record_of(made), *record_of(params), zeros, range.end - range.begin);
     return made;
   };
   Shared<T, 1> slice_gradient =
@@ -264,7 +302,7 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
       std::apply([&](auto... name) { return std::array<Shared<T, 1>, Rule::kState.size()>{vector(name, of_state)...}; },
                  Rule::kState);
   return Step(std::move(function), params, vector("gradient", Zeros::like_all), std::move(slice_gradient),
-              std::move(state), std::move(plan), std::move(plan_numbers), options.form);
+              std::move(state), std::move(plan), std::move(plan_numbers), options.form, options.range);
 }
 
 }  // namespace detail

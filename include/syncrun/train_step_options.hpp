@@ -32,6 +32,20 @@ struct ParameterGroup {
   std::optional<double> beta2{};  ///< The same for beta2.
 };
 
+/// What a step does if the norm of its gradient is not finite.
+enum class NonFiniteGradient : std::uint8_t {
+  /// The step throws Error (function), and the parameters are as before. On a CUDA device, it skips the update instead,
+  /// because the host does not wait for the norm.
+  error,
+  skip  ///< The step skips the update. TrainStep::gradient_norm() tells.
+};
+
+/// The elements [begin, end) of a vector of parameters.
+struct ParameterRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 /// Options of a training step.
 struct TrainStepOptions {
   StepForm form = StepForm::replicated;  ///< How the state of the rule is divided among the ranks.
@@ -46,11 +60,16 @@ struct TrainStepOptions {
   /// Parts of the parameters with other hyperparameters, in ascending order and without overlaps.
   std::vector<ParameterGroup> groups{};
   /// The largest norm of the whole gradient, over all parameters that are not frozen. A larger gradient is scaled down
-  /// to it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the
-  /// parameters are as before, and the step throws Error (function). On a CUDA device, it does not throw, because the
-  /// host does not wait for the norm: look at TrainStep::gradient_norm(). Such a step counts in TrainStep::steps().
-  /// 0: no clipping.
+  /// to it before the update. The norm of the last step is TrainStep::gradient_norm(). If it is not finite, see
+  /// `non_finite`. 0: no clipping.
   double clip_norm = 0;
+  /// Only for a step with clip_norm. The norm is then computed: clip_norm can be infinite. A step that skips its update
+  /// counts in TrainStep::steps().
+  NonFiniteGradient non_finite = NonFiniteGradient::error;
+  /// The only elements that the step trains, for example those of one of several networks. Other steps, also with other
+  /// rules, can train the rest of the parameters. The body reads all parameters, but its gradient has only these elements,
+  /// and so have the state of the rule and the gradient's norm. Groups are within the range.
+  std::optional<ParameterRange> range{};
 };
 
 }  // namespace syncrun

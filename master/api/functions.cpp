@@ -67,6 +67,7 @@ std::uint64_t write_entry(master::pool::SegmentHeap memory, std::span<const Body
         there = master::calls::describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
         there.bucket_bytes = body.bucket_bytes;
         there.is_step = body.is_step;
+        there.first = body.first;
       }
     }
   } catch (...) {

@@ -26,7 +26,7 @@ std::string length_text(const master::records::VariableRecord& variable, std::si
 
 }  // namespace
 
-void check_step_params(const master::records::VariableRecord& params) {
+void check_step_params(const master::records::VariableRecord& params, const std::optional<ParameterRange>& range) {
   const master::records::CopyFacts& facts = facts_of(params);
   if (!facts.assigned.all()) {
     const master::session::SessionCore& session = *params.session;
@@ -38,10 +38,13 @@ void check_step_params(const master::records::VariableRecord& params) {
     text::throw_usage("train_step: parameters are equally long on all ranks, but " + length_text(params, 0) + " and " +
                       length_text(params, rank));
   }
+  if (!range || (range->begin >= 0 && range->begin <= range->end && range->end <= facts.extents[0][0])) return;
+  text::throw_usage("train_step: the range of the step, the elements " + std::to_string(range->begin) + " to " +
+                    std::to_string(range->end) + ", is not within the parameters: " + length_text(params, 0));
 }
 
-bool is_as_long_as(const master::records::VariableRecord& variable, const master::records::VariableRecord& params) {
-  return facts_of(variable).extents == facts_of(params).extents;
+bool is_as_long_as(const master::records::VariableRecord& variable, const master::records::VariableRecord& other) {
+  return facts_of(variable).extents == facts_of(other).extents;
 }
 
 bool is_gone_somewhere(const master::records::VariableRecord& variable, const master::records::VariableRecord& params) {
@@ -56,9 +59,10 @@ bool is_gone_somewhere(const master::records::VariableRecord& variable, const ma
 
 void check_step_variables(const master::records::VariableRecord& params,
                           const master::records::VariableRecord& gradient,
-                          std::span<const master::records::VariableRecord* const> state, StepForm form) {
-  check_step_params(params);
-  const std::int64_t elements = facts_of(params).extents[0][0];
+                          std::span<const master::records::VariableRecord* const> state, StepForm form,
+                          const std::optional<ParameterRange>& range) {
+  check_step_params(params, range);
+  const std::int64_t elements = range ? range->end - range->begin : facts_of(params).extents[0][0];
   const std::int64_t world_size = params.session->world_size();
   const auto check = [&](const master::records::VariableRecord& variable, bool is_shared_out) {
     const std::vector<Extents>& extents = facts_of(variable).extents;
@@ -66,8 +70,8 @@ void check_step_variables(const master::records::VariableRecord& params,
       const std::int64_t wanted =
           is_shared_out ? arrays::share_of(elements, world_size, static_cast<std::int64_t>(rank)).count() : elements;
       if (extents[rank][0] == wanted) continue;
-      text::throw_usage("train_step: " + length_text(variable, rank) + ", expected " + std::to_string(wanted) + ": '" +
-                        params.name + "' has " + std::to_string(elements) +
+      text::throw_usage("train_step: " + length_text(variable, rank) + ", expected " + std::to_string(wanted) +
+                        ": the step trains " + std::to_string(elements) + " elements of '" + params.name + "'" +
                         (is_shared_out ? ", of which it is a share" : ""));
     }
   };

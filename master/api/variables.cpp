@@ -196,7 +196,8 @@ void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& 
   master::variables::to_variables(session.commands(), "scatter", transfers, master::variables::Leaves::other_copies);
 }
 
-void zero_like(master::records::VariableRecord& variable, const master::records::VariableRecord& like, Zeros zeros) {
+void zero_like(master::records::VariableRecord& variable, const master::records::VariableRecord& like, Zeros zeros,
+               std::int64_t elements) {
   master::session::SessionCore& session = *variable.session;
   const Entry guard(session);
   if (like.session != variable.session) text::throw_usage("'" + like.name + "' is of another session");
@@ -209,6 +210,7 @@ void zero_like(master::records::VariableRecord& variable, const master::records:
       const auto at = static_cast<std::size_t>(rank);
       master::variables::TransferPart& part = parts.emplace_back(master::variables::TransferPart{
           .extents = facts.extents[at], .takes_part = facts.assigned.has(at), .is_zero = true});
+      if (elements >= 0) part.extents[0] = elements;
       if (zeros == Zeros::like_its_share)
         part.extents[0] = arrays::share_of(part.extents[0], session.world_size(), rank).count();
     }

@@ -415,11 +415,67 @@ TEST_P(StepGroups, ANormThatIsNotFiniteIsAnErrorAndChangesNothing) {
     EXPECT_ERROR(step(x, y, {}), sr::ErrorKind::function, "the norm of the gradient is inf, expected a finite number");
     EXPECT_EQ(weights.get(0).to_vector(), huge);
     EXPECT_EQ(step.steps(), 0);
+    auto skipping = sr::train_step<sr::Sgd>(session(), loss_and_gradient<double>, weights,
+                                            {.form = form, .clip_norm = 1, .non_finite = sr::NonFiniteGradient::skip});
+    skipping(x, y, {});
+    EXPECT_FALSE(std::isfinite(skipping.gradient_norm()));
+    EXPECT_EQ(weights.get(0).to_vector(), huge);
+    EXPECT_EQ(skipping.steps(), 1);
     // The step goes on with other parameters.
     weights.broadcast(serial.params);
     step(x, y, {});
     EXPECT_NE(weights.get(0).to_vector(), serial.params);
     weights.broadcast(huge);
+  }
+}
+
+/// Its gradient has only the elements from 4.
+sr::Avg<double> loss_and_part(sr::Scattered<const double, 2> x, sr::Scattered<const double, 1> y,
+                              sr::Local<double, 1> params, sr::Local<double, 1> gradient) {
+  std::vector<double> whole(static_cast<std::size_t>(params.size()));
+  const sr::Local<double, 1> all(sr::ArrayView<double, 1>(whole.data(), params.shape()));
+  const auto loss = loss_and_gradient<double>(x, y, params, all);
+  std::copy_n(whole.begin() + 4, gradient.size(), gradient.data());
+  return loss;
+}
+
+/// The same as a step whose other parameters are frozen, but the vectors are shorter.
+TEST_P(StepGroups, CanBeAllThatAStepTrains) {
+  const Serial serial = problem(30, 17, 3);
+  const auto x = session().data(serial.x, sr::Shape{30, 17});
+  const auto y = session().data(serial.y);
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    for (const double clip : {0.0, 0.1}) {
+      const sr::ParameterGroup without_decay{.begin = 6, .end = 9, .weight_decay = 0};
+      const auto frozen = weights_of<double>(session(), serial);
+      auto step = sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, frozen,
+                                           {.form = form,
+                                            .groups = {{.begin = 0, .end = 4, .learning_rate = 0},
+                                                       without_decay,
+                                                       {.begin = 12, .end = 17, .learning_rate = 0}},
+                                            .clip_norm = clip});
+      const auto weights = weights_of<double>(session(), serial);
+      auto part = sr::train_step<sr::Adam>(
+          session(), loss_and_part, weights,
+          {.form = form, .groups = {without_decay}, .clip_norm = clip, .range = sr::ParameterRange{4, 12}});
+      for (std::int64_t i = 0; i < 6; ++i) {
+        const sr::CallOptions options{.slices = 1 + i % 3};
+        step(x, y, {.weight_decay = 0.1}, options);
+        part(x, y, {.weight_decay = 0.1}, options);
+        if (clip != 0) {
+          EXPECT_NEAR(part.gradient_norm(), step.gradient_norm(), 1e-12);
+        }
+      }
+      const auto expected = frozen.get(0).to_vector();
+      EXPECT_NE(expected, serial.params);
+      expect_equal_on_all_ranks(session(), weights, {expected.begin(), expected.end()}, 1e-14);
+      EXPECT_EQ(part.gradient().shape(0)[0], 8);
+    }
+  }
+  const auto weights = weights_of<double>(session(), serial);
+  for (const auto& range : {sr::ParameterRange{-1, 3}, {5, 4}, {3, 18}}) {
+    EXPECT_ERROR(sr::train_step<sr::Adam>(session(), loss_and_part, weights, {.range = range}), sr::ErrorKind::usage,
+                 "is not within the parameters");
   }
 }
 
@@ -430,7 +486,7 @@ TEST_P(StepGroups, ThatAreWrongAreRefused) {
     return sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, weights,
                                     {.groups = groups, .clip_norm = clip_norm});
   };
-  EXPECT_ERROR(make({{.begin = 0, .end = 11}}), sr::ErrorKind::usage, "to 11 is not within the 10 parameters");
+  EXPECT_ERROR(make({{.begin = 0, .end = 11}}), sr::ErrorKind::usage, "to 11 is not within the parameters 0 to 10");
   EXPECT_ERROR(make({{.begin = -1, .end = 2}}), sr::ErrorKind::usage, "elements -1 to 2 is not within");
   EXPECT_ERROR(make({{.begin = 5, .end = 2}}), sr::ErrorKind::usage, "elements 5 to 2 is not within");
   EXPECT_ERROR(make({{.begin = 0, .end = 5}, {.begin = 4, .end = 6}}), sr::ErrorKind::usage,

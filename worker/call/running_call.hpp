@@ -50,6 +50,7 @@ class RunningCall {
   GradientReady& gradient_ready() noexcept { return gradient_ready_; }
   void average_over_slices();
   void weigh_slice(double weight) noexcept { slices_.weigh(weight); }
+  std::int64_t first_element_of_step() const noexcept { return body_entry().first; }
   void begin_gradient(const GradientPlace& place, GradientParts parts, Reduction reduction);
   bool end_gradient() { return gradient_.finish(); }
   void note_update() noexcept { may_have_updated_ = true; }

@@ -47,6 +47,9 @@ void* scratch_bytes(worker::loop::CommandLoop& core, std::size_t bytes) {
 }
 
 double share_of_rows(worker::loop::CommandLoop& core) noexcept { return core.running().slices().share_of_call(); }
+std::int64_t first_element_of_step(worker::loop::CommandLoop& core) noexcept {
+  return core.running().first_element_of_step();
+}
 void weigh_slice(worker::loop::CommandLoop& core, double weight) noexcept { core.running().weigh_slice(weight); }
 
 // ---- WorkerCall -----------------------------------------------------------------------------------------------

@@ -106,6 +106,7 @@ struct Body {
   bool is_replayable = false;
   std::size_t bucket_bytes = 0;  // for train steps only
   bool is_step = false;          // a train step
+  std::int64_t first = 0;        // for train steps only: the first element of the parameters that it trains
   /// For train steps: one bit for each argument of type Local that the body does not write, only the update after it.
   std::uint32_t written_by_update = 0;
 };

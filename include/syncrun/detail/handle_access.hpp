@@ -77,6 +77,12 @@ struct HandleAccess {
     return step.verified();
   }
 
+  /// The vector of a train step's parameters was laid out anew.
+  template <class Step, class Layout>
+  static void lay_out(Step& step, const Layout& layout) {
+    step.lay_out(layout);
+  }
+
   /// The memory of an array that a body returns. The array gives it up.
   template <class Result>
   static auto release(Result& result) noexcept {

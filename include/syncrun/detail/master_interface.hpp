@@ -31,6 +31,7 @@ class Assignment;
 class Device;
 struct DeviceMemory;
 enum class StepForm : std::uint8_t;
+struct ParameterRange;
 struct CallOptions;
 struct CallProfile;
 struct CollectiveOptions;
@@ -65,6 +66,7 @@ using master::records::VariableRecord;
 using master::session::SessionCore;
 using protocol::RankSet;
 
+class KeptParts;
 class QueueCore;
 class TaskCore;
 class VerifiedCall;
@@ -78,6 +80,8 @@ struct OutputChoice;
 struct RawArray;
 struct SavedCheckpoint;
 struct SignatureInfo;
+struct StepLayout;
+struct StepVectors;
 
 using VariableList = std::span<const std::shared_ptr<VariableRecord>>;
 
@@ -413,19 +417,26 @@ SYNCRUN_EXPORT Verification verify_call(SessionCore& session, const VerifiedCall
 
 /// How many elements each rank's copy gets: as many as its copy of another variable has, or its share of them.
 enum class Zeros : bool { like_all, like_its_share };
-/// Fills every rank's copy of `variable` with zeros. `like` and `zeros` determine how many. Blocks. Throws if the
-/// operation failed.
-SYNCRUN_EXPORT void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros);
+/// Fills every rank's copy of `variable` with zeros. `like` and `zeros` determine how many. If `elements` is not negative,
+/// it replaces the number of elements of `like`. Blocks. Throws if the operation failed.
+SYNCRUN_EXPORT void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros,
+                              std::int64_t elements = -1);
 /// Returns the name, or if a live variable has it, the name with "#2", "#3", ... appended.
 SYNCRUN_EXPORT std::string unused_name(SessionCore& session, const std::string& name);
-/// Throws Error (usage) with the variable's name unless parameters and gradient have equal lengths on all ranks, and
-/// each state vector has the length that `form` requires.
+/// Throws Error (usage) with the variable's name unless parameters have equal lengths on all ranks, the gradient has those
+/// of the range, or without one, of all parameters, and each state vector has the length that `form` requires.
 SYNCRUN_EXPORT void check_step_variables(const VariableRecord& params, const VariableRecord& gradient,
-                                         std::span<const VariableRecord* const> state, StepForm form);
-/// The same check for the parameters of a new train step.
-SYNCRUN_EXPORT void check_step_params(const VariableRecord& params);
-/// Whether every rank's copy has as many elements as that rank's copy of the parameters.
-SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params);
+                                         std::span<const VariableRecord* const> state, StepForm form,
+                                         const std::optional<ParameterRange>& range);
+/// The same check for the parameters of a new train step, and that the range is within them.
+SYNCRUN_EXPORT void check_step_params(const VariableRecord& params, const std::optional<ParameterRange>& range);
+/// The vectors of a step for a new layout of its parameters. `kept` has what the step keeps of parameters that it does not
+/// train at present; null at first. Parameters that come back have what they had. New ones have the state zero and no
+/// groups. `steps` is the number of steps so far. A parameter does not count the steps in which it was not trained.
+SYNCRUN_EXPORT StepVectors move_parts(std::shared_ptr<KeptParts>& kept, const StepVectors& before,
+                                      const StepLayout& layout, std::int64_t steps);
+/// Whether every rank's copy has as many elements as that rank's copy of another variable.
+SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const VariableRecord& other);
 /// Whether a rank has a copy of the parameters, but none of the variable. This happens after its worker was replaced.
 SYNCRUN_EXPORT bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params);
 

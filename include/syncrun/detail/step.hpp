@@ -5,6 +5,7 @@
 // this is one body.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -25,7 +26,7 @@ using VectorOfIndex = Local<T, 1>;
 
 /// The last two parameters of a body: Local<T, 1> params, Local<T, 1> gradient.
 template <class... P>
-struct StepVectors {
+struct VectorParameters {
   static constexpr std::size_t kCount = sizeof...(P);
   static_assert(kCount >= 2, "the body of a train step ends in Local<T, 1> params, Local<T, 1> gradient");
   using Vector = std::remove_cvref_t<std::tuple_element_t<kCount - 1, std::tuple<P...>>>;
@@ -55,7 +56,7 @@ struct StepOf {
 
   template <class R, class... P>
   struct Of {
-    using T = typename StepVectors<P...>::T;
+    using T = typename VectorParameters<P...>::T;
     using Vector = Local<T, 1>;
     static constexpr std::size_t kCount = sizeof...(P);
     static constexpr bool kTellsOfGradient = (std::same_as<P, GradientReady&> || ...);
@@ -158,7 +159,9 @@ struct StepOf {
     static void update_by_plan(CommandLoop& core, const StepPlan& plan, const Rule& rule, std::int64_t first,
                                double squares, std::span<T> params, std::span<T> gradient, State... state) {
       constexpr std::int64_t kBlock = 8192;
-      const double factor = (plan.clip_norm() == 0 ? 1 : clip_factor(plan, squares)) / plan.divisor();
+      const std::optional<double> clip = plan.clip_norm() == 0 ? 1 : clip_factor(plan, squares);
+      if (!clip) return;
+      const double factor = *clip / plan.divisor();
       const auto end = first + static_cast<std::int64_t>(params.size());
       plan.for_each_part(first, end, [&](std::int64_t part_begin, std::int64_t part_end, const PlanPart& part) {
         const Rule own = rule_of_part(rule, part);
@@ -219,8 +222,11 @@ struct StepOf {
     template <StepForm kForm, BodyDevice kDevice, class All, std::size_t... I>
     static void end_slice(WorkerCall& call, const SliceRows& rows, const All& all, std::index_sequence<I...>) {
       Comm& comm = std::get<0>(all);
-      const Vector& params = std::get<kCount - 1>(all);
       const Vector& gradient = std::get<kCount>(all);
+      // The step trains as many of the parameters as the gradient has elements.
+      const std::int64_t first = first_element_of_step(call.core());
+      const std::span<T> params =
+          std::get<kCount - 1>(all).span().subspan(static_cast<std::size_t>(first), gradient.span().size());
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const std::span<double> numbers = std::get<kCount + kStates + 2>(all).span();
       const Rule* const rule = std::get<kCount + kStates + 3>(all).data();
@@ -237,19 +243,19 @@ struct StepOf {
           clear_without_rows(call, rows, gradient);
           comm.all_reduce(gradient, kReduction);
         }
-        update<kDevice>(call, nullptr, numbers, rule, 0, params.span(), gradient.span(),
+        update<kDevice>(call, nullptr, numbers, rule, first, params, gradient.span(),
                         std::get<kCount + 1 + I>(all).span()...);
       } else {
-        const Share own = comm.share(params.size());
-        const auto part_of = [&own](const Vector& vector) {
-          return vector.span().subspan(static_cast<std::size_t>(own.begin), static_cast<std::size_t>(own.count));
+        const Share own = comm.share(gradient.size());
+        const auto part_of = [&own](std::span<T> vector) {
+          return vector.subspan(static_cast<std::size_t>(own.begin), static_cast<std::size_t>(own.count));
         };
         const std::span<T> own_params = part_of(params);
-        const std::span<T> own_gradient = part_of(gradient);
+        const std::span<T> own_gradient = part_of(gradient.span());
         sum_counts<kDevice>(comm, numbers);
         clear_without_rows(call, rows, gradient);
         comm.reduce_scatter(gradient, own_gradient, kReduction);
-        update<kDevice>(call, &comm, numbers, rule, own.begin, own_params, own_gradient,
+        update<kDevice>(call, &comm, numbers, rule, first + own.begin, own_params, own_gradient,
                         std::get<kCount + 1 + I>(all).span()...);
         comm.all_gather(own_params, params);
       }
@@ -311,11 +317,12 @@ Body make_step_body(const Replayable<Pointer, kCapture>& replayable) noexcept {
   return {Step::kDevice, &Step::template replay<kCapture>, to_body_pointer(replayable.body), true};
 }
 template <UpdateRule Rule, class Pointer>
-Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_bytes) noexcept {
+Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_bytes, std::int64_t first) noexcept {
   Body body = form == StepForm::sharded ? make_step_body<Rule, StepForm::sharded>(pointer)
                                         : make_step_body<Rule, StepForm::replicated>(pointer);
   body.bucket_bytes = bucket_bytes;
   body.is_step = true;
+  body.first = first;
   body.written_by_update =
       StepThunk<Rule, StepForm::replicated, typename PointerIn<Pointer>::type>::written_by_update();
   return body;

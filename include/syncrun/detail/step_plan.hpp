@@ -26,6 +26,9 @@ struct PlanPart {
   double weight_decay = 1;   // a factor
   double first = kAsRule;    // beta1, or the momentum
   double beta2 = kAsRule;
+  double steps_before = 0;  // in which the part was not trained; CUDA devices do not read it
+
+  friend bool operator==(const PlanPart&, const PlanPart&) = default;
 };
 
 /// The rule of a part.
@@ -40,19 +43,22 @@ constexpr Rule rule_of_part(Rule rule, const PlanPart& part) noexcept {
   } else if constexpr (requires { rule.momentum; }) {
     if (part.first >= 0) rule.momentum = part.first;
   }
+  if constexpr (requires { rule.step; }) rule.step -= static_cast<std::int64_t>(part.steps_before);
   return rule;
 }
 
 /// A plan, as a view of its list of numbers: the largest norm, the norm of the last step, the divisor of the gradient,
-/// and then six numbers for each part of the parameters: begin, end, and those of PlanPart. The parts cover all
-/// parameters. The divisor is 1, or in a step that sums its gradient, the sum of the counts of all ranks.
+/// and then seven numbers for each part of the parameters: begin, end, and those of PlanPart. The parts cover all
+/// parameters that the step trains. The divisor is 1, or in a step that sums its gradient, the sum of the counts of all ranks.
 class StepPlan {
  public:
   explicit StepPlan(std::span<double> numbers) noexcept : numbers_(numbers) {}
 
   bool is_empty() const noexcept { return numbers_.empty(); }
   /// Whether the gradient is clipped. The length of the list says it, because the numbers can be in a GPU's memory.
-  bool is_clipping() const noexcept { return numbers_.size() % kPart == kHead; }
+  bool is_clipping() const noexcept { return numbers_.size() % kPart != kNotClipping; }
+  /// Whether the update is skipped if the norm is not finite.
+  bool is_skipping() const noexcept { return numbers_.size() % kPart == kSkipping; }
   double clip_norm() const noexcept { return numbers_[kClipNorm]; }
   void set_norm(double norm) const noexcept { numbers_[kNorm] = norm; }
   double divisor() const noexcept { return numbers_[kDivisor]; }
@@ -66,7 +72,7 @@ class StepPlan {
       const auto from = part_begin > begin ? part_begin : begin;
       const auto to = part_end < end ? part_end : end;
       if (from < to && numbers_[i + 2] != 0) {
-        use(from, to, PlanPart{numbers_[i + 2], numbers_[i + 3], numbers_[i + 4], numbers_[i + 5]});
+        use(from, to, PlanPart{numbers_[i + 2], numbers_[i + 3], numbers_[i + 4], numbers_[i + 5], numbers_[i + 6]});
       }
     }
   }
@@ -76,7 +82,10 @@ class StepPlan {
   static constexpr std::size_t kNorm = 1;
   static constexpr std::size_t kDivisor = 2;
   static constexpr std::size_t kHead = 3;  // where the first part begins
-  static constexpr std::size_t kPart = 6;
+  static constexpr std::size_t kPart = 7;
+  // The length of the list, modulo kPart. It is kHead if the gradient is clipped.
+  static constexpr std::size_t kNotClipping = kHead + 1;
+  static constexpr std::size_t kSkipping = kHead + 2;
 
  private:
   std::span<double> numbers_;
@@ -95,12 +104,13 @@ struct GroupFields {
 template <class Rule>
 inline constexpr GroupFields kGroupFields{.momentum = kHasMomentum<Rule>, .betas = kHasBetas<Rule>};
 
-inline void check_group(const ParameterGroup& group, std::int64_t elements, const GroupFields& fields) {
+inline void check_group(const ParameterGroup& group, const ParameterRange& range, const GroupFields& fields) {
   const auto text = [&] {
     return "train_step: the group of elements " + std::to_string(group.begin) + " to " + std::to_string(group.end);
   };
-  if (group.begin < 0 || group.end < group.begin || group.end > elements)
-    throw Error(ErrorKind::usage, text() + " is not within the " + std::to_string(elements) + " parameters");
+  if (group.begin < range.begin || group.end < group.begin || group.end > range.end)
+    throw Error(ErrorKind::usage, text() + " is not within the parameters " + std::to_string(range.begin) + " to " +
+                                      std::to_string(range.end));
   const auto is_factor = [](double factor) { return std::isfinite(factor) && factor >= 0; };
   if (!is_factor(group.learning_rate) || !is_factor(group.weight_decay))
     throw Error(ErrorKind::usage, text() + " has the factors " + number_text(group.learning_rate) + " and " +
@@ -120,24 +130,55 @@ inline void check_group(const ParameterGroup& group, std::int64_t elements, cons
 /// What the body of a step writes: the gradient of a mean over its rows, or of a sum that the step divides.
 enum class GradientForm : bool { mean, sum };
 
-/// Makes the list of numbers. Throws Error (usage) if a group is not within the parameters, if the groups are not in
-/// ascending order, or if a number is not valid.
-inline std::vector<double> make_step_plan(const std::vector<ParameterGroup>& groups, double clip_norm,
-                                          std::int64_t elements, GradientForm form, const GroupFields& fields) {
+/// A part of the parameters, and what is different there.
+struct PlanPiece {
+  std::int64_t begin;
+  std::int64_t end;
+  PlanPart part;
+};
+
+/// The list of numbers of a plan with these parts. `non_finite` matters if clip_norm is not 0.
+inline std::vector<double> numbers_of_plan(double clip_norm, NonFiniteGradient non_finite,
+                                           std::span<const PlanPiece> pieces) {
+  std::vector<double> numbers{clip_norm, 0, 1};
+  for (const auto& [begin, end, part] : pieces) {
+    for (const double number : {static_cast<double>(begin), static_cast<double>(end), part.learning_rate,
+                                part.weight_decay, part.first, part.beta2, part.steps_before})
+      numbers.push_back(number);
+  }
+  if (clip_norm == 0) numbers.resize(numbers.size() + 1);  // see is_clipping()
+  else if (non_finite == NonFiniteGradient::skip) numbers.resize(numbers.size() + 2);
+  return numbers;
+}
+/// The parts of a plan with these numbers. An empty plan has one part.
+inline std::vector<PlanPiece> pieces_of_plan(std::span<const double> numbers, std::int64_t elements) {
+  if (numbers.empty()) return {{0, elements, {}}};
+  std::vector<PlanPiece> pieces;
+  for (std::size_t i = StepPlan::kHead; i + StepPlan::kPart <= numbers.size(); i += StepPlan::kPart) {
+    pieces.push_back({static_cast<std::int64_t>(numbers[i]),
+                      static_cast<std::int64_t>(numbers[i + 1]),
+                      {numbers[i + 2], numbers[i + 3], numbers[i + 4], numbers[i + 5], numbers[i + 6]}});
+  }
+  return pieces;
+}
+
+/// Makes the list of numbers. Throws Error (usage) if a group is not within the parameters of the step, if the groups are
+/// not in ascending order, or if a number is not valid.
+inline std::vector<double> make_step_plan(const TrainStepOptions& options, const ParameterRange& range,
+                                          GradientForm form, const GroupFields& fields) {
+  const auto& groups = options.groups;
+  const double clip_norm = options.clip_norm;
   if (std::isnan(clip_norm) || clip_norm < 0)
     throw Error(ErrorKind::usage,
                 "train_step: clip_norm is " + number_text(clip_norm) + ", expected 0 (no clipping) or more");
   if (groups.empty() && clip_norm == 0 && form == GradientForm::mean) return {};
-  std::vector<double> numbers{clip_norm, 0, 1};
-  std::int64_t next = 0;
+  std::vector<PlanPiece> pieces;
+  std::int64_t next = range.begin;
   const auto add = [&](std::int64_t begin, std::int64_t end, const PlanPart& part) {
-    if (begin == end) return;
-    for (const double number : {static_cast<double>(begin), static_cast<double>(end), part.learning_rate,
-                                part.weight_decay, part.first, part.beta2})
-      numbers.push_back(number);
+    if (begin != end) pieces.push_back({begin, end, part});
   };
   for (const ParameterGroup& group : groups) {
-    check_group(group, elements, fields);
+    check_group(group, range, fields);
     if (group.begin < next)
       throw Error(ErrorKind::usage, "train_step: a group begins at element " + std::to_string(group.begin) +
                                         ", but the one before it ends at " + std::to_string(next) +
@@ -148,9 +189,8 @@ inline std::vector<double> make_step_plan(const std::vector<ParameterGroup>& gro
          group.beta2.value_or(PlanPart::kAsRule)});
     next = group.end;
   }
-  add(next, elements, {});
-  if (clip_norm == 0) numbers.push_back(0);  // see is_clipping()
-  return numbers;
+  add(next, range.end, {});
+  return numbers_of_plan(clip_norm, options.non_finite, pieces);
 }
 
 /// The sum of the squares of the elements that the plan does not freeze. `values` begins at element `first` of the
@@ -195,11 +235,13 @@ inline void check_divisor(double count) {
 }
 
 /// Stores the norm of the gradient, and returns the factor that clips the gradient. `squares` is of the gradient before
-/// it is divided. Throws Error (usage) if the norm is not finite. This is in a body, so the master throws it as
-/// function.
-inline double clip_factor(const StepPlan& plan, double squares) {
+/// it is divided. If the norm is not finite, returns nothing if the step skips the update then, and otherwise throws
+/// Error (usage). This is in a body, so the master throws it as function.
+inline std::optional<double> clip_factor(const StepPlan& plan, double squares) {
   const double norm = std::sqrt(squares) / plan.divisor();
   if (!std::isfinite(norm)) {
+    plan.set_norm(norm);
+    if (plan.is_skipping()) return std::nullopt;
     throw Error(ErrorKind::usage, "train_step: the norm of the gradient is " + number_text(norm) +
                                       ", expected a finite number. The parameters are as before this step");
   }

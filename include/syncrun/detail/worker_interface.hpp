@@ -128,6 +128,8 @@ SYNCRUN_EXPORT void clear_values(CommandLoop& core, void* values, std::size_t by
 
 /// The rows of the current slice on this rank, as a part of those of all ranks and slices of the call.
 SYNCRUN_EXPORT double share_of_rows(CommandLoop& core) noexcept;
+/// The first element of the parameters that the running train step trains.
+SYNCRUN_EXPORT std::int64_t first_element_of_step(CommandLoop& core) noexcept;
 /// Called by a body: sets the weight of the current slice in the averages that the call returns. Otherwise, it is the
 /// number of its rows. Every slice of the call must set it. With a weight of 0, the values do not count.
 SYNCRUN_EXPORT void weigh_slice(CommandLoop& core, double weight) noexcept;
