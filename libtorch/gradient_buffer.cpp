@@ -1,9 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <locale>
-#include <ostream>
-#include <sstream>
 
 #include "libtorch/converted_parameters.hpp"
 #include "libtorch/cuda_part.hpp"
@@ -25,47 +22,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::usage, what); }
 
-void check_type(const BoundParameter& parameter) {
-  const ::torch::Tensor& tensor = parameter.tensor;
-  const ::torch::Device device = device_here();
-  if (tensor.scalar_type() != ::torch::kFloat32 || tensor.layout() != ::torch::kStrided || tensor.device() != device) {
-    refuse("parameter '" + parameter.name + "' is " + type_and_shape(tensor) + " on " + tensor.device().str() +
-           ", expected dense Float (float32) on " + (device.is_cpu() ? "the CPU" : device.str()) +
-           ". Keep the parameters in float32 and where they are, and convert values in forward or with autocast");
-  }
-}
-
-/// The bytes from the first to the last element of a tensor.
-struct Extent {
-  const std::byte* begin;
-  const std::byte* end;
-  const std::string* name;
-};
-
-Extent extent_of(const BoundParameter& parameter) {
-  const ::torch::Tensor& tensor = parameter.tensor;
-  const auto* begin = static_cast<const std::byte*>(tensor.data_ptr());
-  std::int64_t last = 0;
-  for (std::int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
-  return {begin, begin + static_cast<std::size_t>(last + 1) * tensor.element_size(), &parameter.name};
-}
-
-/// Two tensors that share memory would become separate, and then differ.
-void check_memory(const std::vector<BoundParameter>& parameters) {
-  std::vector<Extent> extents;
-  for (const BoundParameter& each : parameters) {
-    if (each.tensor.numel() != 0) extents.push_back(extent_of(each));
-  }
-  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
-  for (std::size_t i = 1; i < extents.size(); ++i) {
-    if (extents[i].begin >= extents[i - 1].end) continue;
-    refuse(
-        "parameters '" + *extents[i - 1].name + "' and '" + *extents[i].name +
-        "' are two tensors with the same memory, expected tied parameters to be one tensor. Register the same tensor "
-        "or the same module twice instead of a view of it");
-  }
-}
-
 /// Says what to do about a loss that is not finite. Names the first parameter with a value that is not finite, or says
 /// that all parameters are finite. In the first training run of the module, no learning rate is the reason.
 std::string advice_on(double value, const ::torch::Tensor& loss, const std::vector<BoundParameter>& parameters,
@@ -85,15 +41,20 @@ std::string advice_on(double value, const ::torch::Tensor& loss, const std::vect
          "another WeightedLoss";
 }
 
-::torch::Tensor floats_at(float* data, ::torch::IntArrayRef sizes) {
-  return ::torch::from_blob(data, sizes, ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()));
+::torch::Tensor numbers_at(void* data, ::torch::IntArrayRef sizes, ::torch::ScalarType type) {
+  return ::torch::from_blob(data, sizes, ::torch::TensorOptions().dtype(type).device(device_here()));
 }
-::torch::Tensor part_of(float* data, const BoundParameter& parameter) {
-  const ::torch::Tensor part = floats_at(data + parameter.offset, {parameter.tensor.numel()});
+::torch::Tensor part_of(const FlatVector& vector, const BoundParameter& parameter) {
+  const auto at = static_cast<std::size_t>(parameter.offset - vector.first) * c10::elementSize(vector.type);
+  const ::torch::Tensor part =
+      numbers_at(static_cast<std::byte*>(vector.data) + at, {parameter.tensor.numel()}, vector.type);
   return part.as_strided(parameter.tensor.sizes(), parameter.strides);
 }
-::torch::Tensor flat(std::span<float> vector) {
-  return floats_at(vector.data(), {static_cast<std::int64_t>(vector.size())});
+::torch::Tensor flat(const FlatVector& vector) { return numbers_at(vector.data, {vector.elements}, vector.type); }
+
+/// Whether the values of a parameter are copies of those in the vector, in another type.
+bool is_converted(const BoundParameter& parameter, const FlatVector& vector) {
+  return parameter.tensor.scalar_type() != vector.type;
 }
 
 /// Whether the elements of a tensor that fills its memory lie in the order of these strides. The strides of dimensions of
@@ -105,30 +66,30 @@ bool is_in_order(const ::torch::Tensor& tensor, const std::vector<std::int64_t>&
   return true;
 }
 
+/// A gradient in the type of the variable, if it is sparse, as that of an embedding can be. Otherwise as it is. LibTorch has
+/// no sparse sums of 16 bits for CPUs.
+::torch::Tensor dense(const BoundParameter& parameter, const ::torch::Tensor& gradient, ::torch::ScalarType type) {
+  if (gradient.layout() == ::torch::kStrided) return gradient;
+  if (gradient.layout() == ::torch::kSparse) return gradient.to(type).to_dense();
+  refuse("the gradient of parameter '" + parameter.name + "' has an unknown layout, expected a dense or a sparse one");
+}
+
 /// The elements of the parameter's gradient, in the order of the parameter's memory. Zeros if there is no gradient.
-::torch::Tensor gradient_elements(const BoundParameter& parameter) {
-  const ::torch::Tensor& own = parameter.tensor.grad();
-  if (own.defined() && is_in_order(own, parameter.strides)) return own.as_strided({own.numel()}, {1});
-  auto elements = ::torch::zeros({parameter.tensor.numel()}, parameter.tensor.options());
+::torch::Tensor gradient_elements(const BoundParameter& parameter, ::torch::ScalarType type) {
+  ::torch::Tensor own = parameter.tensor.grad();
+  if (own.defined()) own = dense(parameter, own, type);
+  if (own.defined() && is_in_order(own, parameter.strides)) return own.as_strided({own.numel()}, {1}).to(type);
+  auto elements = ::torch::zeros({parameter.tensor.numel()}, parameter.tensor.options().dtype(type));
   if (own.defined()) elements.as_strided(own.sizes(), parameter.strides).copy_(own);
   return elements;
 }
 
 /// Sets all elements of a gradient to zero, in the order of the stream.
-void clear(std::span<float> gradient) {
-  if (gradient.empty()) return;
-  if (device_here().is_cpu()) std::memset(gradient.data(), 0, gradient.size_bytes());
+void clear(const FlatVector& gradient) {
+  if (gradient.elements == 0) return;
+  const auto bytes = static_cast<std::size_t>(gradient.elements) * c10::elementSize(gradient.type);
+  if (device_here().is_cpu()) std::memset(gradient.data, 0, bytes);
   else flat(gradient).zero_();
-}
-
-/// Classes of the program may print what differs between ranks, so only LibTorch's print their options.
-std::string type_and_options(const ::torch::nn::Module& module) {
-  if (!module.name().starts_with("torch::nn::")) return module.name();
-  std::stringbuf text;
-  std::ostream stream(&text);
-  stream.imbue(std::locale::classic());
-  module.pretty_print(stream);
-  return text.str();
 }
 
 void check_is_one_number(const ::torch::Tensor& loss) {
@@ -153,30 +114,11 @@ BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
   if (!device_.is_cpu()) {
     module_->to(device_);
     // The memory is there before a step is captured, and its address never changes.
-    result_ = ::torch::zeros({2}, ::torch::TensorOptions().dtype(::torch::kFloat64).device(device_));
+    result_ = ::torch::zeros({3}, ::torch::TensorOptions().dtype(::torch::kFloat64).device(device_));
   }
-  parameters_ = trained_parameters(*module_);
-  for (const BoundParameter& each : parameters_) {
-    check_type(each);
-    elements_ += each.tensor.numel();
-  }
-  check_memory(parameters_);
+  parameters_ = find_parameters();
+  elements_ = count_elements(parameters_);
   state_ = std::make_shared<ModuleState>(module_, parameters_);
-}
-
-std::string BoundModule::layout() const {
-  std::string text;
-  for (const BoundParameter& each : parameters_)
-    text += "parameter '" + each.name + "' " + type_and_shape(each.tensor) + memory_order(each) + "\n";
-  text += "no more parameters\n";
-  for (const ModuleTensor& each : other_tensors(*module_))
-    text += "buffer '" + each.names.front() + "' " + type_and_shape(each.tensor) + "\n";
-  text += "no more buffers\n";
-  for (const auto& each : module_->named_modules())
-    text += "module '" + each.key() + "' " + type_and_options(*each.value()) + "\n";
-  if (script_ != nullptr)
-    text += "a file of TorchScript with the checksum " + std::to_string(script_->checksum()) + "\n";
-  return text;
 }
 
 void check_is_module(bool is_module) {
@@ -185,32 +127,47 @@ void check_is_module(bool is_module) {
 
 bool BoundModule::has_buffers() const { return !other_tensors(*module_).empty(); }
 
-void BoundModule::store(std::span<float> params) {
-  check_size(params.size());
+void BoundModule::store(const FlatVector& params) {
+  check_size(params);
   const ::torch::NoGradGuard no_gradients;
-  for (const BoundParameter& each : parameters_) part_of(params.data(), each).copy_(each.tensor);
-  bind_params(params.data());
+  for (const BoundParameter& each : parameters_) {
+    if (is_part_of(params, each, each.tensor)) continue;
+    auto part = part_of(params, each);
+    // A number of the variable can have more digits than its copy in the module.
+    const bool is_kept = is_converted(each, params) && part.to(each.tensor.scalar_type()).equal(each.tensor);
+    if (!is_kept) part.copy_(each.tensor);
+  }
+  bind_params(params, std::nullopt);
 }
 
-void BoundModule::bind(std::span<float> params, std::span<float> gradient, const BackwardCall& call) {
+void BoundModule::bind(const FlatVector& params, const FlatVector& gradient, const BackwardCall& call) {
   check_unchanged();
-  check_size(params.size());
-  bind_params(params.data());
+  check_size(params);
+  gradient_ = gradient;
+  bind_params(params, call.changed);
+  if (call.report) {
+    for (const BoundParameter& each : parameters_) {
+      if (is_converted(each, params))
+        refuse("parameter '" + each.name + "' is " + type_and_shape(each.tensor) +
+               ", and GradientAverage::during_backward expects parameters of the type of the variable. Use "
+               "GradientAverage::after_backward");
+    }
+  }
   bind_gradient(gradient, device_.is_cpu() || call.report);
   state_->note_use(ModuleState::Use::training);
   ++steps_;
 }
 
-void BoundModule::bind_to_read(std::span<const float> params) {
+void BoundModule::bind_to_read(const FlatVector& params) {
   check_unchanged();
-  check_size(params.size());
+  check_size(params);
   state_->note_use(ModuleState::Use::evaluation);
-  bind_params(const_cast<float*>(params.data()));  // LibTorch has no tensors that are const
+  bind_params(params, std::nullopt);
 }
 
-void BoundModule::check_size(std::size_t elements) const {
-  if (elements == static_cast<std::size_t>(elements_)) return;
-  refuse("the variable has " + std::to_string(elements) + " elements, expected " + std::to_string(elements_) +
+void BoundModule::check_size(const FlatVector& params) const {
+  if (params.elements == elements_) return;
+  refuse("the variable has " + std::to_string(params.elements) + " elements, expected " + std::to_string(elements_) +
          ", as many as the module's parameters. Make the variable with parameters(session, net)");
 }
 
@@ -224,35 +181,50 @@ void BoundModule::check_unchanged() const {
   const std::size_t common = std::min(now.size(), parameters_.size());
   for (std::size_t i = 0; i < common; ++i) {
     if (now[i].tensor.is_same(parameters_[i].tensor)) continue;
-    refuse("the module has other parameters than at its construction: expected '" + parameters_[i].name + "', found '" +
-           now[i].name + "'. Do not add, remove, replace, freeze or unfreeze parameters later");
+    refuse("the module has other parameters than before: expected '" + parameters_[i].name + "', found '" +
+           now[i].name + "'. Add, remove, replace, freeze or unfreeze parameters with change()");
   }
   if (now.size() == parameters_.size()) return;
   const bool is_more = now.size() > common;
   refuse("the module has " + std::to_string(now.size()) + " parameters, expected " +
-         std::to_string(parameters_.size()) + " as at its construction: '" +
+         std::to_string(parameters_.size()) + " as before: '" +
          (is_more ? now[common].name : parameters_[common].name) + "' was " +
-         (is_more ? "added or unfrozen" : "removed or frozen") + " later");
+         (is_more ? "added or unfrozen" : "removed or frozen") + ". Do this with change()");
 }
 
-void BoundModule::bind_params(float* data) {
+void BoundModule::bind_params(const FlatVector& params, const std::optional<ParameterRange>& changed) {
   // The Guard of the body ends this.
-  if (step_scope() != nullptr)
-    ConvertedParameters::of_thread().bind(parameters_, {data, static_cast<std::size_t>(elements_)});
+  if (step_scope() != nullptr && params.type == ::torch::kFloat32) {
+    ConvertedParameters::of_thread().bind(
+        parameters_, {static_cast<const float*>(params.data), static_cast<std::size_t>(params.elements)});
+  }
+  is_changing_ = false;
+  const ::torch::NoGradGuard no_gradients;
   for (BoundParameter& each : parameters_) {
-    if (is_part_of(data, each, each.tensor)) continue;
-    check_type(each);  // the program may have converted it
-    each.tensor.set_data(part_of(data, each));
+    const bool may_have_changed = !changed || (each.offset >= changed->begin && each.end() <= changed->end);
+    if (is_converted(each, params)) {
+      check_type(each);
+      if (may_have_changed) each.tensor.copy_(part_of(params, each));
+      continue;
+    }
+    // A graph that refers to the values before the update would compute with those after it.
+    if (changed && may_have_changed) ::torch::autograd::impl::bump_version(each.tensor);
+    if (is_part_of(params, each, each.tensor)) continue;
+    check_type(each);  // the program may have moved it
+    each.tensor.set_data(part_of(params, each));
   }
 }
 
-void BoundModule::bind_gradient(std::span<float> gradient, bool is_in_place) {
-  gradient_ = gradient;
+bool BoundModule::is_trained(const BoundParameter& parameter) const noexcept {
+  return parameter.offset >= gradient_.first && parameter.end() <= gradient_.first + gradient_.elements;
+}
+
+void BoundModule::bind_gradient(const FlatVector& gradient, bool is_in_place) {
   if (is_in_place) clear(gradient);
   for (const BoundParameter& each : parameters_) {
     ::torch::Tensor& own = each.tensor.mutable_grad();
-    if (!is_in_place) own.reset();
-    else if (!is_part_of(gradient.data(), each, own)) own = part_of(gradient.data(), each);
+    if (!is_in_place || !is_trained(each) || is_converted(each, gradient)) own.reset();
+    else if (!is_part_of(gradient, each, own)) own = part_of(gradient, each);
   }
 }
 
@@ -261,14 +233,26 @@ void BoundModule::collect_gradient() {
   const ::torch::NoGradGuard no_gradients;
   std::vector<::torch::Tensor> parts;
   for (const BoundParameter& each : parameters_) {
-    ::torch::Tensor& own = each.tensor.mutable_grad();
-    if (own.defined() && own.layout() != ::torch::kStrided)
-      refuse("the gradient of parameter '" + each.name + "' is sparse, expected a dense one");
-    parts.push_back(gradient_elements(each));
-    own.reset();
+    if (is_trained(each)) parts.push_back(gradient_elements(each, gradient_.type));
+    each.tensor.mutable_grad().reset();
   }
   auto all = flat(gradient_);
   ::torch::cat_out(all, parts);
+}
+
+/// The same if most of them are there already.
+void BoundModule::collect_in_place() {
+  const ::torch::NoGradGuard no_gradients;
+  for (const BoundParameter& each : parameters_) {
+    if (!is_trained(each)) continue;
+    if (!is_converted(each, gradient_)) {
+      check_gradient_place(each, gradient_);
+      continue;
+    }
+    ::torch::Tensor& own = each.tensor.mutable_grad();
+    if (own.defined()) part_of(gradient_, each).copy_(dense(each, own, gradient_.type));
+    own.reset();
+  }
 }
 
 Avg<double> BoundModule::result_of(const ::torch::Tensor& loss) {
@@ -311,40 +295,61 @@ Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCal
            ". The gradients of ranks and slices are averaged by their rows, so several of them would train another "
            "objective");
   }
-  if (has_rows) check_loss(loss, call.check);
+  if (has_rows) check_loss(loss, call);
   // Without rows, the gradient does not count. The rank takes part because modules may compute with all ranks.
-  run_backward(loss, call, has_rows ? call.check : FiniteCheck::loss);
-  if (has_rows) return result_of(loss);
-  return 0.0;
+  run_backward(scaled(call.scale == nullptr ? loss : loss * call.share, call), call,
+               has_rows ? call.check : FiniteCheck::loss);
+  if (!has_rows) return 0.0;
+  if (call.scale != nullptr) set_count(call.share, call);
+  return result_of(loss);
 }
 
 WeightedMean BoundModule::backward(const WeightedLoss& loss, const BackwardCall& call) {
   check_is_one_number(loss.sum);
   const bool has_rows = call.rows != 0;
   const bool may_count = has_rows && !(device_.is_cpu() && count_of(loss) == 0);
-  if (may_count) check_loss(loss.sum, call.check);
-  run_backward(loss.sum, call, may_count ? call.check : FiniteCheck::loss);
+  if (may_count) check_loss(loss.sum, call);
+  run_backward(scaled(loss.sum, call), call, may_count ? call.check : FiniteCheck::loss);
   if (!may_count && device_.is_cpu()) clear(gradient_);  // it may be NaN
   if (!has_rows) return {};
   WeightedMean result = result_of(loss);
-  if (device_.is_cpu()) call.count->set(result.count);
-  else call.count->set_in_device_memory(result_.data_ptr<double>() + 1);
+  if (device_.is_cpu()) {
+    set_count(result.count, call);
+  } else if (call.scale == nullptr) {
+    call.count->set_in_device_memory(result_.data_ptr<double>() + 1);
+  } else {
+    set_count(1, call);
+    const ::torch::NoGradGuard no_gradients;
+    result_[2].mul_(result_[1]);
+  }
   return result;
 }
 
 Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& call) {
   check_is_one_number(loss.sum);
   const bool has_rows = call.rows != 0;
-  if (has_rows) check_loss(loss.sum, call.check);
-  run_backward(loss.sum, call, has_rows ? call.check : FiniteCheck::loss);
+  if (has_rows) check_loss(loss.sum, call);
+  run_backward(scaled(loss.sum, call), call, has_rows ? call.check : FiniteCheck::loss);
   if (!has_rows) return 0.0;
-  if (device_.is_cpu()) {
-    call.count->set(call.share);
-  } else {
-    result_[1].fill_(call.share);
-    call.count->set_in_device_memory(result_.data_ptr<double>() + 1);
-  }
+  set_count(call.share, call);
   return result_of(loss);
+}
+
+/// Where the backward pass starts. In float16, the product could be infinite.
+::torch::Tensor BoundModule::scaled(const ::torch::Tensor& loss, const BackwardCall& call) const {
+  if (call.scale == nullptr) return loss;
+  const auto type = loss.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;
+  if (device_.is_cpu()) return loss.to(type) * static_cast<double>(*call.scale);
+  return loss.to(type) * numbers_at(const_cast<float*>(call.scale), {}, ::torch::kFloat32);
+}
+
+/// Tells the step by what it divides the gradient: by the count, times the scale.
+void BoundModule::set_count(double count, const BackwardCall& call) {
+  if (device_.is_cpu()) return call.count->set(count * (call.scale == nullptr ? 1 : static_cast<double>(*call.scale)));
+  const ::torch::NoGradGuard no_gradients;
+  result_[2].fill_(count);
+  if (call.scale != nullptr) result_[2].mul_(numbers_at(const_cast<float*>(call.scale), {}, ::torch::kFloat32));
+  call.count->set_in_device_memory(result_.data_ptr<double>() + 2);
 }
 
 /// Computes the gradient of one number, where it belongs.
@@ -352,26 +357,32 @@ void BoundModule::run_backward(const ::torch::Tensor& loss, const BackwardCall& 
   // With reports, collectives run meanwhile.
   const CudaPart::Waiting waiting(device_.is_cpu() || call.report ? nullptr : &cuda_part());
   const bool is_watched = check != FiniteCheck::loss || call.report;
+  const auto backward = [&] {
+    if (gradient_.elements == elements_) return loss.backward();
+    std::vector<::torch::Tensor> trained;
+    for (const BoundParameter& each : parameters_) {
+      if (is_trained(each)) trained.push_back(each.tensor);
+    }
+    loss.backward({}, {}, false, ::torch::TensorList(trained));
+  };
   if (is_watched && loss.requires_grad()) {
     if (!watch_) watch_ = std::make_shared<GradientHooks>();
-    watch_->run(loss, parameters_, gradient_.data(), check, call.report, steps_);
+    watch_->run(loss, backward, parameters_, gradient_, check, call.report, steps_);
   } else if (loss.requires_grad()) {
-    loss.backward();
+    backward();
   }
-  if (!device_.is_cpu() && !call.report) {
-    collect_gradient();
-  } else {
-    for (const BoundParameter& each : parameters_) check_gradient_place(each, gradient_.data());
-  }
+  if (!device_.is_cpu() && !call.report) collect_gradient();
+  else collect_in_place();
 }
 
-void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) const {
+void BoundModule::check_loss(const ::torch::Tensor& loss, const BackwardCall& call) const {
   if (!loss.requires_grad()) {
     refuse(
         "the loss does not depend on a parameter, so it has no gradient. Compute it from the module's output, "
         "without NoGradGuard and without detach()");
   }
-  if (!device_.is_cpu() && check != FiniteCheck::gradients) return;  // the host does not wait for the value
+  if (call.scale != nullptr) return;  // the step is skipped if the gradient is not finite
+  if (!device_.is_cpu() && call.check != FiniteCheck::gradients) return;  // the host does not wait for the value
   const auto value = loss.item<double>();
   if (!std::isfinite(value)) {
     refuse("the loss is " + syncrun::detail::number_text(value) + " in training run " + std::to_string(steps_) +
@@ -410,31 +421,6 @@ EvaluationScope::EvaluationScope(::torch::nn::Module& module) {
 EvaluationScope::~EvaluationScope() {
   // A module passes its mode on to its submodules, which come after it.
   for (const auto& [module, is_training] : modes_) module->train(is_training);
-}
-
-void check_layouts(std::span<const std::uint8_t> layouts) {
-  std::vector<std::string> by_rank(1);
-  for (const std::uint8_t byte : layouts) {
-    if (byte == 0) by_rank.emplace_back();
-    else by_rank.back().push_back(static_cast<char>(byte));
-  }
-  by_rank.pop_back();  // after the last zero
-  const std::string& first = by_rank.front();
-  const auto line_at = [](const std::string& text, std::size_t begin) {
-    return begin >= text.size() ? std::string("nothing more") : text.substr(begin, text.find('\n', begin) - begin);
-  };
-  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
-    const std::string& other = by_rank[rank];
-    if (other == first) continue;
-    const auto common = static_cast<std::size_t>(
-        std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin());
-    const std::size_t before = common == 0 ? std::string::npos : first.rfind('\n', common - 1);
-    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-    refuse("parameters: the modules differ: rank 0 has " + line_at(first, begin) + ", rank " + std::to_string(rank) +
-           " has " + line_at(other, begin) + ". Construct the same module on every rank");
-  }
-  if (first.find("parameter '") != 0)
-    refuse("parameters: the module has no parameter that requires a gradient, expected at least one");
 }
 
 void average_gradients(Comm& comm, ::torch::nn::Module& module) {

@@ -57,8 +57,9 @@ class GradientHooks::Hook final : public ::torch::autograd::FunctionPostHook {
   std::size_t index_;
 };
 
-void GradientHooks::run(const ::torch::Tensor& loss, const std::vector<BoundParameter>& parameters,
-                        const float* gradient, FiniteCheck check, const GradientReport& report, std::int64_t steps) {
+void GradientHooks::run(const ::torch::Tensor& loss, const std::function<void()>& backward,
+                        const std::vector<BoundParameter>& parameters, const FlatVector& gradient, FiniteCheck check,
+                        const GradientReport& report, std::int64_t steps) {
   attach(parameters);
   const Pass pass{&parameters, gradient, check, &report, steps};
   {
@@ -70,7 +71,7 @@ void GradientHooks::run(const ::torch::Tensor& loss, const std::vector<BoundPara
   }
   try {
     if (report) add_unused(loss);
-    loss.backward();
+    backward();
     end_pass();
   } catch (...) {
     // LibTorch may have wrapped it, or caught it on a thread of its own.

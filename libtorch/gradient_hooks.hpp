@@ -21,17 +21,18 @@ namespace syncrun::libtorch::detail {
 /// once in a backward pass, when all contributions to its parameter are known, so a tied parameter is final then.
 class GradientHooks : public std::enable_shared_from_this<GradientHooks> {
  public:
-  /// Runs the backward pass. The gradients are parts of `gradient`. `steps` is for messages. Throws what a hook of this
-  /// object has thrown, as it was thrown.
-  void run(const ::torch::Tensor& loss, const std::vector<BoundParameter>& parameters, const float* gradient,
-           FiniteCheck check, const GradientReport& report, std::int64_t steps);
+  /// Computes gradients of the loss, by `backward`. The gradients are parts of `gradient`. `steps` is for messages. Throws
+  /// what a hook of this object has thrown, as it was thrown.
+  void run(const ::torch::Tensor& loss, const std::function<void()>& backward,
+           const std::vector<BoundParameter>& parameters, const FlatVector& gradient, FiniteCheck check,
+           const GradientReport& report, std::int64_t steps);
 
  private:
   class Hook;
   /// What a backward pass works on.
   struct Pass {
     const std::vector<BoundParameter>* parameters;
-    const float* gradient;
+    const FlatVector& gradient;
     FiniteCheck check;
     const GradientReport* report;
     std::int64_t steps;

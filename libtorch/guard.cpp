@@ -124,5 +124,15 @@ void seed_by_rank(std::uint64_t seed, int rank) {
   ::torch::manual_seed(seed + kStride * (static_cast<std::uint64_t>(rank) + 1));
 }
 
+SeededScope::SeededScope(std::uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);  // where modules make their values
+  before_ = generator.get_state();
+  generator.set_current_seed(seed);
+}
+SeededScope::~SeededScope() {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  generator.set_state(before_);
+}
+
 }  // namespace detail
 }  // namespace syncrun::libtorch

@@ -72,11 +72,25 @@ std::vector<BoundParameter> trained_parameters(const ::torch::nn::Module& module
 std::vector<ModuleTensor> other_tensors(const ::torch::nn::Module& module) { return collect(module, Kept::others); }
 std::vector<ModuleTensor> all_tensors(const ::torch::nn::Module& module) { return collect(module, Kept::all); }
 
-bool is_part_of(const float* data, const BoundParameter& parameter, const ::torch::Tensor& tensor) {
-  return tensor.defined() && (tensor.numel() == 0 || tensor.data_ptr() == data + parameter.offset);
+bool is_part_of(const FlatVector& vector, const BoundParameter& parameter, const ::torch::Tensor& tensor) {
+  if (!tensor.defined() || tensor.scalar_type() != vector.type) return false;
+  const auto at = static_cast<std::size_t>(parameter.offset - vector.first) * c10::elementSize(vector.type);
+  return tensor.numel() == 0 || tensor.data_ptr() == static_cast<std::byte*>(vector.data) + at;
 }
 
-void check_gradient_place(const BoundParameter& parameter, const float* gradient) {
+void check_type(const BoundParameter& parameter) {
+  const ::torch::Tensor& tensor = parameter.tensor;
+  const ::torch::Device device = device_here();
+  if (!at::isFloatingType(tensor.scalar_type()) || tensor.layout() != ::torch::kStrided || tensor.device() != device) {
+    throw Error(ErrorKind::usage,
+                "parameter '" + parameter.name + "' is " + type_and_shape(tensor) + " on " + tensor.device().str() +
+                    ", expected a dense tensor of floating-point numbers on " +
+                    (device.is_cpu() ? "the CPU" : device.str()) +
+                    ". Keep the parameters where they are, and convert values in forward or with autocast");
+  }
+}
+
+void check_gradient_place(const BoundParameter& parameter, const FlatVector& gradient) {
   if (is_part_of(gradient, parameter, parameter.tensor.grad())) return;
   throw Error(ErrorKind::usage, "the gradient of parameter '" + parameter.name +
                                     "' was replaced during the backward pass, expected additions to "

@@ -26,10 +26,12 @@ std::vector<ModuleTensor> other_tensors(const ::torch::nn::Module& module);
 /// All parameters and buffers.
 std::vector<ModuleTensor> all_tensors(const ::torch::nn::Module& module);
 
-/// True if the tensor is the part of `data` that belongs to the parameter. Without elements, a tensor has no address.
-bool is_part_of(const float* data, const BoundParameter& parameter, const ::torch::Tensor& tensor);
+/// True if the tensor is the part of `vector` that belongs to the parameter. Without elements, a tensor has no address.
+bool is_part_of(const FlatVector& vector, const BoundParameter& parameter, const ::torch::Tensor& tensor);
+/// Throws Error (usage) unless the parameter is a dense tensor of floating-point numbers on the device of the innermost Guard.
+void check_type(const BoundParameter& parameter);
 /// Throws Error (usage) unless the gradient of the parameter is its part of `gradient`.
-void check_gradient_place(const BoundParameter& parameter, const float* gradient);
+void check_gradient_place(const BoundParameter& parameter, const FlatVector& gradient);
 
 /// "Float [8, 4]".
 std::string type_and_shape(const ::torch::Tensor& tensor);

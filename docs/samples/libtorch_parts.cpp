@@ -5,6 +5,7 @@
 #include <memory>
 #include <syncrun/syncrun.hpp>
 #include <syncrun/torch.hpp>
+#include <tuple>
 #include <vector>
 
 namespace sr = syncrun;
@@ -36,14 +37,12 @@ lt::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<
 }
 // [/numbers]
 
-// [scalar]
 torch::Tensor penalized_loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> labels,
                              sr::DeviceScalar<float> penalty) {
   const auto scores = net.forward(lt::tensor(x));
   const auto factor = lt::tensor(sr::ArrayView<const float, 1>(penalty.data(), sr::Shape{1}));
   return torch::cross_entropy_loss(scores, lt::tensor(labels)) + factor * scores.square().mean();
 }
-// [/scalar]
 
 class Trainer {
  public:
@@ -92,13 +91,11 @@ struct Together : torch::nn::Module {
   torch::nn::Linear last;
 };
 
-// [together]
 torch::Tensor mixed_loss(Together& net, sr::Comm&, sr::Scattered<const float, 2> x,
                          sr::Scattered<const std::int64_t, 1> labels) {
   const lt::Autocast autocast(torch::kBFloat16);
   return torch::cross_entropy_loss(net.forward(lt::tensor(x)), lt::tensor(labels));
 }
-// [/together]
 
 struct Block : torch::nn::Module {
   Block() : norm(torch::nn::LayerNormOptions({64})), first(64, 256), last(256, 64) {
@@ -106,16 +103,38 @@ struct Block : torch::nn::Module {
     register_module("first", first);
     register_module("last", last);
   }
-  // [layers]
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& change) {
     const auto [sum, normal] = lt::add_layer_norm(x, change, norm->weight, norm->bias);  // x + change, norm(x + change)
     const auto wide = lt::linear(normal, first->weight, first->bias);                    // in place of first(normal)
     return sum + lt::linear(torch::gelu(wide), last->weight, last->bias);
   }
-  // [/layers]
   torch::nn::LayerNorm norm;
   torch::nn::Linear first, last;
 };
+
+void replace_head(Net& net, std::int64_t classes) {
+  for (auto& each : net.parameters()) each.requires_grad_(false);
+  net.last = net.replace_module("last", torch::nn::Linear(4, classes));
+}
+
+struct Gan : torch::nn::Module {
+  Gan() : discriminator(4, 1), generator(4, 4) {
+    register_module("discriminator", discriminator);
+    register_module("generator", generator);
+  }
+  torch::nn::Linear discriminator, generator;
+};
+torch::Tensor score(const torch::Tensor& scores, double wanted) {
+  return torch::binary_cross_entropy_with_logits(scores, torch::full_like(scores, wanted));
+}
+
+// [gan]
+lt::StagedLoss<2> gan_loss(Gan& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 2> noise) {
+  const auto fake = net.generator(lt::tensor(noise));
+  return {score(net.discriminator(lt::tensor(x)), 1) + score(net.discriminator(fake.detach()), 0),
+          {[&net, fake] { return score(net.discriminator(fake), 1); }}};
+}
+// [/gan]
 
 void program(sr::Session& session) {
   constexpr std::int64_t kRows = 60;
@@ -134,12 +153,10 @@ void program(sr::Session& session) {
   const Numbers after = lt::evaluation<loss>(session, net, params)(x, labels, {.slices = 2});
   std::printf("%d of %d rows are correct\n", static_cast<int>(after.correct), static_cast<int>(x.rows()));
 
-  // [files]
   lt::save(session, net, params, "parts.pt");
   auto alone = std::make_shared<Net>();
   torch::load(alone, "parts.pt");  // in the master, or in a program without Syncrun
   lt::load(session, net, params, "parts.pt");
-  // [/files]
   std::printf("%s\n", alone->last->weight.flatten()[0].item<float>() == params.get(0)[8] ? "equal" : "not equal");
 
   auto penalized = lt::train_step<sr::Adam, penalized_loss>(session, net, params);
@@ -163,6 +180,18 @@ void program(sr::Session& session) {
   double now = before;
   for (int i = 0; i < 50; ++i) now = checked(x, labels, {.learning_rate = 0.05});
   std::printf("in bfloat16: %s\n", now < before ? "learns" : "does not learn");
+
+  const auto gan = session.replicate<lt::Replica<Gan>>(1);
+  const auto of_gan = lt::parameters(session, gan);
+  auto both = lt::staged_step<gan_loss, sr::Adam, sr::Sgd>(session, gan, of_gan, {{"discriminator"}, {"generator"}});
+  const auto losses = both(x, x, {sr::Adam{.learning_rate = 0.01}, sr::Sgd{}});
+  auto later = losses;
+  for (int i = 0; i < 50; ++i) later = both(x, x, {sr::Adam{.learning_rate = 0.01}, sr::Sgd{}});
+  std::printf("a GAN: %s\n", later[0] < losses[0] && later[1] != losses[1] ? "learns" : "does not learn");
+
+  if (!session.devices().front().starts_with("cpu")) return;
+  lt::change<replace_head>(session, net, params, std::tie(step), 3);
+  step(x, labels, {.learning_rate = 0.05});
 }
 
 }  // namespace

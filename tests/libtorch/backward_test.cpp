@@ -38,12 +38,15 @@ torch::Tensor square(models::Mlp& net) { return net.forward(torch::ones({5, mode
 TEST(LibtorchReports, AreSeveralAndGoFromTheEndToTheBeginning) {
   const auto net = std::make_shared<models::Mlp>();
   BoundModule bound(net);
-  std::vector<float> params(static_cast<std::size_t>(bound.elements()));
+  std::vector<float> params(73);
   std::vector<float> gradient(params.size());
-  bound.store(params);
+  const auto flat = [](std::vector<float>& values) {
+    return models::lt::detail::FlatVector(sr::ArrayView<float, 1>(values.data(), sr::Shape<1>(values.size())));
+  };
+  bound.store(flat(params));
   const auto firsts_of = [&](const torch::Tensor& loss) {
     std::vector<std::int64_t> firsts;
-    bound.bind(params, gradient);
+    bound.bind(flat(params), flat(gradient));
     bound.backward(loss, {.report = [&](std::int64_t first) { firsts.push_back(first); }});
     EXPECT_TRUE(std::is_sorted(firsts.rbegin(), firsts.rend()));
     EXPECT_EQ(firsts.back(), 0);

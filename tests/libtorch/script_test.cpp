@@ -159,10 +159,12 @@ TEST(LibtorchScriptFile, ThatDiffersBetweenRanksIsAnError) {
   const auto layout = [&](double factor) {
     scripted("self.seen", factor).save(folder.at("script.pt"));
     namespace detail = models::lt::detail;
-    return detail::BoundModule(detail::ScriptAdapter::from_file(folder.at("script.pt"))).layout() + '\0';
+    const detail::BoundModule bound(detail::ScriptAdapter::from_file(folder.at("script.pt")));
+    return bound.layout(bound.parameters()) + '\0';
   };
   const auto compare = [](const std::string& layouts) {
-    models::lt::detail::check_layouts({reinterpret_cast<const std::uint8_t*>(layouts.data()), layouts.size()});
+    models::lt::detail::check_layouts("parameters",
+                                      {reinterpret_cast<const std::uint8_t*>(layouts.data()), layouts.size()});
   };
   compare(layout(2) + layout(2));
   EXPECT_ERROR(compare(layout(2) + layout(3)), sr::ErrorKind::usage,

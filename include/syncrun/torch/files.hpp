@@ -31,10 +31,10 @@ namespace syncrun::libtorch {
 /// format torch by torch::load. TorchScript is saved in evaluation mode. On a GPU, its tensors that are no parameters
 /// or buffers, and its constants, stay those of a GPU. The file is replaced as a whole: after a crash it is the old or
 /// the new one. Throws Error (system) if the file cannot be written.
-template <class Net>
-void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
+template <class Net, class T>
+void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<T, 1>& params,
           const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
-  session.function(&Replica<Net>::template save<CpuWorker>, &Replica<Net>::template save<CudaWorker>, net, "save")
+  session.function(&Replica<Net>::template save<CpuWorker, T>, &Replica<Net>::template save<CudaWorker, T>, net, "save")
       .on_rank(0)(std::filesystem::absolute(file).string(), detail::format_of(file, format), params);
 }
 
@@ -47,19 +47,21 @@ void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<fl
 /// skipped. Throws Error (function) if the file is damaged or contains code, if a tensor is missing, left over or of
 /// another shape, or if two names become one. The message names the first such tensor. Throws Error (system) if the
 /// file cannot be read. After an error, the module is as before.
-template <class Net>
-LoadReport load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
+template <class Net, class T>
+LoadReport load(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>& params,
                 const std::filesystem::path& file, const LoadOptions& options = {}) {
   const auto loaded =
-      session.function(&Replica<Net>::template load<CpuWorker>, &Replica<Net>::template load<CudaWorker>, net, "load")
+      session
+          .function(&Replica<Net>::template load<CpuWorker, T>, &Replica<Net>::template load<CudaWorker, T>, net,
+                    "load")
           .on_rank(0)(std::filesystem::absolute(file).string(), detail::load_text(file, options), params);
   params.broadcast(0);
   sync_buffers(session, net, BufferSync::rank0);
   return {detail::names_in(loaded.missing.span()), detail::names_in(loaded.additional.span())};
 }
 /// The same with a format only.
-template <class Net>
-void load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
+template <class Net, class T>
+void load(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>& params,
           const std::filesystem::path& file, FileFormat format) {
   load(session, net, params, file, LoadOptions{.format = format});
 }

@@ -26,6 +26,7 @@
 #include "syncrun/shared.hpp"
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/guard.hpp"
+#include "syncrun/torch/staged_loss.hpp"
 #include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/torch/weighted_loss.hpp"
@@ -251,6 +252,14 @@ struct PartsDescription {
   Gather<std::int64_t, 2> places;
 };
 
+/// The parameters of a replica before and after a change. A row has the id, the first element and the end of a parameter.
+/// `ids` has the ids of all parameters after it, also of frozen ones.
+struct ChangeDescription {
+  Gather<std::int64_t, 2> before;
+  Gather<std::int64_t, 2> after;
+  Gather<std::int64_t, 1> ids;
+};
+
 }  // namespace detail
 
 /// A module of LibTorch on a worker. Session::replicate makes one on every worker:
@@ -259,7 +268,7 @@ struct PartsDescription {
 ///
 /// `Net` is a class derived from torch::nn::Module, or a module holder. The workers construct `Net(arguments...)` after
 /// they have seeded LibTorch's generator with `seed`, an integer. After that, the generator of each rank has a seed of
-/// its own, for dropout. Parameters must be float32. replicate() in training.hpp makes the module with a factory function.
+/// its own, for dropout. replicate() in training.hpp makes the module with a factory function.
 ///
 /// `Net` can also be torch::jit::Module. The only argument is then the name of a file of torch.jit.save, which every
 /// worker reads. Its modules begin in training mode, whatever mode the file says.
@@ -277,23 +286,22 @@ class Replica final {
   /// Session::replicate calls it, on every worker.
   template <class... Arguments>
   explicit Replica(CpuWorker& worker, std::uint64_t seed, Arguments... arguments)
-      : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())) {
+      : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())), seed_(seed) {
     detail::seed_by_rank(seed, worker.rank());
   }
   template <class... Arguments>
   explicit Replica(CudaWorker& worker, std::uint64_t seed, Arguments... arguments)
-      : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())) {
+      : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())), seed_(seed) {
     detail::seed_by_rank(seed, worker.rank());
   }
 
   /// The module of this worker.
   Net& net() noexcept { return kept_.net(); }
 
-  /// For parameters(): the sizes and names of the module.
+  /// For parameters(): the sizes and names of the module, for a variable of T.
+  template <class T>
   detail::ReplicaDescription describe() const {
-    const std::string text = bound_.layout();
-    const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
-    return {bound_.elements(), bound_.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
+    return described<T>(bound_.parameters());
   }
   /// For the function parts(): the place of each parameter.
   detail::PartsDescription parts() const {
@@ -307,9 +315,38 @@ class Replica final {
             {places, Shape<2>(places.size() / 3, 3)}};
   }
   /// For parameters(): copies the module's parameters into `params`.
-  template <class Worker>
-  void store(Worker& worker, Local<float, 1> params) {
-    Guard(worker).run([&] { bound_.store(params.span()); });
+  template <class Worker, class T>
+  void store(Worker& worker, Local<T, 1> params) {
+    Guard(worker).run([&] { bound_.store(detail::FlatVector(params)); });
+  }
+
+  /// For change(): runs the program's function, and describes the module that it leaves.
+  template <auto kChange, class Worker, class T, class... P>
+  detail::ReplicaDescription change(Worker& worker, P... inputs, Local<const T, 1> params) {
+    return Guard(worker).run([&] {
+      bound_.begin_change(detail::FlatVector(params));
+      const detail::SeededScope scope(seed_ + ++changes_);
+      kChange(kept_.net(), inputs...);
+      bound_.propose_change();
+      return described<T>(bound_.proposed());
+    });
+  }
+  /// For change(): where the parameters are and will be.
+  detail::ChangeDescription describe_change() const {
+    const auto gathered = [](const std::vector<std::int64_t>& numbers) -> Gather<std::int64_t, 2> {
+      return {numbers, Shape<2>(numbers.size() / 3, 3)};
+    };
+    const auto ids = bound_.ids();
+    return {
+        gathered(places_of(bound_.parameters())), gathered(places_of(bound_.proposed())), {ids, Shape<1>(ids.size())}};
+  }
+  /// For change(): the variable has its new length.
+  template <class Worker, class T>
+  void lay_out(Worker& worker, Local<T, 1> params) {
+    Guard(worker).run([&] {
+      bound_.accept_change();
+      bound_.store(detail::FlatVector(params));
+    });
   }
 
   /// For verify_replicas().
@@ -329,46 +366,82 @@ class Replica final {
   }
 
   /// The body of train_step().
-  template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
-  detail::ResultOf<kLoss> step(Worker& worker, P... inputs, Local<float, 1> params, Local<float, 1> gradient) {
+  template <auto kLoss, BackwardOptions kBackward, class Worker, class T, class... P>
+  detail::ResultOf<kLoss> step(Worker& worker, P... inputs, Local<T, 1> params, Local<T, 1> gradient) {
     say_why_plain<kLoss, kBackward>(worker);
     return run_step<kLoss, kMemory<kLoss, kBackward>>(worker, params, gradient, {worker.rows(), kBackward.check, {}},
                                                       inputs...);
   }
   /// The same for a loss whose gradient is that of a sum.
-  template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
+  template <auto kLoss, BackwardOptions kBackward, class Worker, class T, class... P>
   detail::ResultOf<kLoss> summed_step(Worker& worker, syncrun::detail::GradientCount& count, P... inputs,
-                                      Local<float, 1> params, Local<float, 1> gradient) {
+                                      Local<T, 1> params, Local<T, 1> gradient) {
     say_why_plain<kLoss, kBackward>(worker);
     return run_step<kLoss, kMemory<kLoss, kBackward>>(worker, params, gradient,
                                                       {worker.rows(), kBackward.check, {}, &count}, inputs...);
   }
   /// The same for a step that is told which part of the gradient is final.
-  template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
-  detail::ResultOf<kLoss> step_with_reports(Worker& worker, GradientReady& ready, P... inputs, Local<float, 1> params,
-                                            Local<float, 1> gradient) {
+  template <auto kLoss, BackwardOptions kBackward, class Worker, class T, class... P>
+  detail::ResultOf<kLoss> step_with_reports(Worker& worker, GradientReady& ready, P... inputs, Local<T, 1> params,
+                                            Local<T, 1> gradient) {
     say_why_plain<kLoss, kBackward>(worker);
     const auto report = [&ready](std::int64_t first) { ready.from(first); };
     return run_step<kLoss, detail::BodyMemory::lasting>(worker, params, gradient,
                                                         {worker.rows(), kBackward.check, report}, inputs...);
   }
   /// The same for a step that is told which part of the gradient is final.
-  template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
+  template <auto kLoss, BackwardOptions kBackward, class Worker, class T, class... P>
   detail::ResultOf<kLoss> summed_step_with_reports(Worker& worker, GradientReady& ready,
                                                    syncrun::detail::GradientCount& count, P... inputs,
-                                                   Local<float, 1> params, Local<float, 1> gradient) {
+                                                   Local<T, 1> params, Local<T, 1> gradient) {
     say_why_plain<kLoss, kBackward>(worker);
     const auto report = [&ready](std::int64_t first) { ready.from(first); };
     return run_step<kLoss, detail::BodyMemory::lasting>(worker, params, gradient,
                                                         {worker.rows(), kBackward.check, report, &count}, inputs...);
   }
+  /// The body of scaled_step().
+  template <auto kLoss, class Worker, class T, class... P>
+  detail::ResultOf<kLoss> scaled_step(Worker& worker, syncrun::detail::GradientCount& count, P... inputs,
+                                      DeviceScalar<float> scale, Local<T, 1> params, Local<T, 1> gradient) {
+    constexpr BackwardOptions kBackward{};
+    say_why_plain<kLoss, kBackward>(worker);
+    detail::BackwardCall call{worker.rows(), kBackward.check, {}, &count};
+    call.scale = scale.data();
+    return run_step<kLoss, kMemory<kLoss, kBackward>>(worker, params, gradient, std::move(call), inputs...);
+  }
+  /// The body of a stage of staged_step(). The gradient is that of one network.
+  template <auto kLoss, std::size_t kStage, class Worker, class T, class... P>
+  Avg<double> stage(Worker& worker, P... inputs, Local<T, 1> params, Local<T, 1> gradient) {
+    auto& core = syncrun::detail::HandleAccess::command_loop(worker);
+    detail::BackwardCall call{.rows = worker.rows(), .share = syncrun::detail::share_of_rows(core)};
+    const detail::FlatVector trained(gradient, syncrun::detail::first_element_of_step(core));
+    Comm* const comm = detail::comm_in(inputs...);
+    return syncrun::detail::HandleAccess::make<Guard>(worker, comm, detail::BodyMemory::lasting)
+        .run([&]() -> Avg<double> {
+          call.changed = slices_.changed(kStage, worker.slice());
+          slices_.note_range(kStage, {trained.first, trained.first + trained.elements});
+          bound_.bind(detail::FlatVector(params), trained, call);
+          if constexpr (kStage == 0) {
+            detail::KeptSlice& slice = slices_.add(worker.slice());
+            auto loss = kLoss(kept_.net(), detail::KeptInput<P>::of(inputs, slice.inputs)...);
+            slice.later.assign(loss.later.begin(), loss.later.end());
+            return ended_stage(bound_.backward(loss.first, call));
+          } else {
+            detail::KeptSlice& slice = slices_.next(worker.slice());
+            const detail::CommAgain again(slice.comm.get(), comm);
+            const auto result = bound_.backward(slice.later[kStage - 1](), call);
+            if (kStage == slice.later.size()) slice = {};
+            return ended_stage(result);
+          }
+        });
+  }
   /// The body of evaluation().
-  template <auto kLoss, Replay kReplay, class Worker, class... P>
-  detail::ResultOf<kLoss> evaluate(Worker& worker, P... inputs, Local<const float, 1> params) {
+  template <auto kLoss, Replay kReplay, class Worker, class T, class... P>
+  detail::ResultOf<kLoss> evaluate(Worker& worker, P... inputs, Local<const T, 1> params) {
     constexpr auto kMemoryHere = kMemory<kLoss, BackwardOptions{.replay = kReplay}>;
     return syncrun::detail::HandleAccess::make<Guard>(worker, detail::comm_in(inputs...), kMemoryHere)
         .run([&]() -> detail::ResultOf<kLoss> {
-          bound_.bind_to_read(params.span());
+          bound_.bind_to_read(detail::FlatVector(params));
           bound_.warn_of_buffers(worker);
           const detail::EvaluationScope scope(*kept_.module());
           auto loss = kLoss(kept_.net(), inputs...);
@@ -389,20 +462,21 @@ class Replica final {
     Guard(worker).run([&] { bound_.sync_buffers(comm, how); });
   }
   /// For save(): writes the module with these parameters to a file.
-  template <class Worker>
-  void save(Worker& worker, std::string_view file, FileFormat format, Local<const float, 1> params) {
+  template <class Worker, class T>
+  void save(Worker& worker, std::string_view file, FileFormat format, Local<const T, 1> params) {
     Guard(worker).run([&] {
-      bound_.bind_to_read(params.span());
+      bound_.bind_to_read(detail::FlatVector(params));
       bound_.warn_of_buffers(worker);
       bound_.save(file, format);
     });
   }
   /// For load(): reads parameters and buffers from a file.
-  template <class Worker>
-  detail::LoadedNames load(Worker& worker, std::string_view file, std::string_view options, Local<float, 1> params) {
+  template <class Worker, class T>
+  detail::LoadedNames load(Worker& worker, std::string_view file, std::string_view options, Local<T, 1> params) {
     return Guard(worker).run([&]() -> detail::LoadedNames {
-      bound_.bind_to_read(params.span());
+      bound_.bind_to_read(detail::FlatVector(params));
       const LoadReport report = bound_.load(file, options);
+      bound_.store(detail::FlatVector(params));
       const auto gathered = [](const std::string& text) -> Gather<std::uint8_t, 1> {
         return {std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()), Shape<1>(text.size())};
       };
@@ -442,13 +516,15 @@ class Replica final {
   static detail::BoundModule bind(Worker& worker, std::shared_ptr<::torch::nn::Module> module) {
     return Guard(worker).run([&] { return detail::BoundModule(std::move(module)); });
   }
-  template <auto kLoss, detail::BodyMemory kMemoryHere, class Worker, class... P>
-  detail::ResultOf<kLoss> run_step(Worker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
+  template <auto kLoss, detail::BodyMemory kMemoryHere, class Worker, class T, class... P>
+  detail::ResultOf<kLoss> run_step(Worker& worker, Local<T, 1>& params, Local<T, 1>& gradient,
                                    detail::BackwardCall call, P&... inputs) {
-    call.share = syncrun::detail::share_of_rows(syncrun::detail::HandleAccess::command_loop(worker));
+    auto& core = syncrun::detail::HandleAccess::command_loop(worker);
+    call.share = syncrun::detail::share_of_rows(core);
+    const detail::FlatVector trained(gradient, syncrun::detail::first_element_of_step(core));
     return syncrun::detail::HandleAccess::make<Guard>(worker, detail::comm_in(inputs...), kMemoryHere)
         .run([&]() -> detail::ResultOf<kLoss> {
-          bound_.bind(params.span(), gradient.span(), call);
+          bound_.bind(detail::FlatVector(params), trained, call);
           auto loss = kLoss(kept_.net(), inputs...);
           if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
             return ended<kLoss>(bound_.backward(loss, call));
@@ -465,6 +541,10 @@ class Replica final {
     bound_.keep_buffers();
     return result;
   }
+  Avg<double> ended_stage(Avg<double> result) const {
+    bound_.keep_buffers();
+    return result;
+  }
   /// The averages beside a loss have its weights. Waits for the count, so it comes before the backward pass.
   template <class Worker, class Numbers, class Value>
   static void weigh(Worker& worker, const Loss<Numbers, Value>& loss) {
@@ -474,8 +554,25 @@ class Replica final {
     }
   }
 
+  template <class T>
+  detail::ReplicaDescription described(const std::vector<detail::BoundParameter>& parameters) const {
+    detail::BoundModule::check_types(parameters, c10::CppTypeToScalarType<T>::value);
+    const std::string text = bound_.layout(parameters);
+    const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
+    return {
+        detail::BoundModule::count_elements(parameters), bound_.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
+  }
+  static std::vector<std::int64_t> places_of(const std::vector<detail::BoundParameter>& parameters) {
+    std::vector<std::int64_t> places;
+    for (const auto& each : parameters) places.insert(places.end(), {each.id, each.offset, each.end()});
+    return places;
+  }
+
   detail::KeptModule<Net> kept_;
   detail::BoundModule bound_;
+  std::uint64_t seed_;
+  std::uint64_t changes_ = 0;
+  detail::KeptSlices slices_;
   std::array<bool, 2> has_said_why_{};  // that it is an option; that it is the loss
 };
 

@@ -9,17 +9,21 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "syncrun/array.hpp"
 #include "syncrun/cuda_worker.hpp"
 #include "syncrun/detail/export.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/file_options.hpp"
+#include "syncrun/train_step_options.hpp"
 #include "syncrun/worker.hpp"
 
 namespace syncrun::detail {
@@ -44,6 +48,24 @@ struct BoundParameter {
   ::torch::Tensor tensor;
   std::int64_t offset;
   std::vector<std::int64_t> strides;  // of the tensor in the variable: a tensor that is channels last stays so
+  std::int64_t id = 0;                // the same as long as the module has this tensor
+  std::int64_t end() const noexcept { return offset + tensor.numel(); }
+};
+
+/// Elements of the flat vector of parameters, or of its gradient: float32 or float64.
+struct FlatVector {
+  template <class T>
+  explicit FlatVector(const ArrayView<T, 1>& view, std::int64_t first_element = 0)
+      : data(const_cast<std::remove_const_t<T>*>(view.data())),  // LibTorch has no tensors that are const
+        elements(view.shape(0)),
+        first(first_element),
+        type(c10::CppTypeToScalarType<std::remove_const_t<T>>::value) {}
+  FlatVector() = default;
+
+  void* data = nullptr;
+  std::int64_t elements = 0;
+  std::int64_t first = 0;  // the position of the first one among all parameters
+  ::torch::ScalarType type = ::torch::kFloat32;
 };
 
 class GradientHooks;
@@ -62,6 +84,12 @@ struct BackwardCall {
   GradientReport report{};
   syncrun::detail::GradientCount* count = nullptr;  // not null if the gradient is that of a sum
   double share = 1;                                 // the part of the rows of all ranks and slices
+  /// What has changed in the vector of parameters since the module was bound to it before: all, or in a later stage of a
+  /// step, what the stage before has updated. Graphs of that stage may refer to all others.
+  std::optional<ParameterRange> changed{};
+  /// Of a scaled loss: the factor, in host memory or on a CUDA device in device memory. Otherwise null. The gradient is
+  /// then that of a sum.
+  const float* scale = nullptr;
 };
 
 /// The collectives of the step that a worker runs. Graphs refer to it, and may live longer than the step. `comm` is
@@ -106,28 +134,43 @@ SYNCRUN_EXPORT ::torch::Device device_here() noexcept;
 /// those that require a gradient. All others are frozen, and are treated like buffers.
 class SYNCRUN_EXPORT BoundModule {
  public:
-  /// Moves the module to the device of the innermost Guard. Throws Error (usage) if a parameter is not float32, or if
-  /// two parameters share memory without being one tensor.
+  /// Moves the module to the device of the innermost Guard. Throws Error (usage) if a parameter is not a dense tensor of
+  /// floating-point numbers on this device, or if two parameters share memory without being one tensor.
   explicit BoundModule(std::shared_ptr<::torch::nn::Module> module);
 
+  /// The parameters: those of the construction, or of the last change that was laid out.
+  const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
+  /// The parameters that the module has now, after begin_change().
+  const std::vector<BoundParameter>& proposed() const noexcept { return proposed_; }
   /// The number of elements of all parameters.
-  std::int64_t elements() const noexcept { return elements_; }
+  static std::int64_t count_elements(const std::vector<BoundParameter>& parameters) noexcept;
   /// A line of text for each parameter and each buffer, with its name, type and shape, and for each module, with its type
   /// and options. For TorchScript, the last line has a checksum of the file. Ranks compare it.
-  std::string layout() const;
-  const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
+  std::string layout(const std::vector<BoundParameter>& parameters) const;
+  /// Throws Error (usage) if a parameter has a type that a variable of this type cannot hold.
+  static void check_types(const std::vector<BoundParameter>& parameters, ::torch::ScalarType type);
   /// Whether the module has buffers or frozen parameters.
   bool has_buffers() const;
+  /// The ids of all parameters that the module has now, also of frozen ones.
+  std::vector<std::int64_t> ids() const;
 
-  /// Copies the present values of the parameters into `params`, and makes the parameters parts of `params`.
-  void store(std::span<float> params);
-  /// Makes the parameters parts of `params`. The next backward() writes the gradient to `gradient`. On a CPU device,
-  /// and if `call` has a report, the gradients of the parameters are parts of it, and are zero now. Otherwise they are
-  /// undefined, so LibTorch need not add to them, and backward() collects them by one operation. Throws Error (usage)
-  /// if the module has other parameters than at its construction.
-  void bind(std::span<float> params, std::span<float> gradient, const BackwardCall& call = {});
-  /// Makes the parameters parts of `params`, for a call that does not change them.
-  void bind_to_read(std::span<const float> params);
+  /// Before the program changes the module: the parameters get memory of their own.
+  void begin_change(const FlatVector& params);
+  /// After that: finds the parameters that the module has now. Throws as the constructor.
+  void propose_change();
+  /// The parameters are now those of propose_change(). store() follows.
+  void accept_change();
+
+  /// Copies the present values of the parameters into `params`, and binds the module to it.
+  void store(const FlatVector& params);
+  /// Binds the parameters to `params`: those of the same type become parts of it, and those of another type get copies of
+  /// their values. The next backward() writes the gradient to `gradient`. On a CPU device, and if `call` has a report, the
+  /// gradients of the parameters are parts of it, and are zero now. Otherwise, and for parameters of another type, they
+  /// are undefined, so LibTorch need not add to them, and backward() collects them. Only parameters whose elements
+  /// `gradient` has are trained. Throws Error (usage) if the module has other parameters than it should.
+  void bind(const FlatVector& params, const FlatVector& gradient, const BackwardCall& call = {});
+  /// Binds the parameters to `params`, for a call that does not change them.
+  void bind_to_read(const FlatVector& params);
 
   /// At the end of a body: see ScriptAdapter::keep_buffers().
   void keep_buffers() const;
@@ -154,25 +197,35 @@ class SYNCRUN_EXPORT BoundModule {
 
   /// Writes the module into a file.
   void save(const std::filesystem::path& file, FileFormat format);
-  /// Reads the module from a file, with options from load_text(). Throws what libtorch::load() says.
+  /// Reads the module from a file, with options from load_text(). Throws what libtorch::load() says. store() follows.
   LoadReport load(const std::filesystem::path& file, std::string_view options);
 
  private:
+  std::vector<BoundParameter> find_parameters();
   void check_unchanged() const;
-  void check_size(std::size_t elements) const;
-  void bind_params(float* data);
-  void bind_gradient(std::span<float> gradient, bool is_in_place);
+  void check_size(const FlatVector& params) const;
+  void bind_params(const FlatVector& params, const std::optional<ParameterRange>& changed);
+  void bind_gradient(const FlatVector& gradient, bool is_in_place);
+  bool is_trained(const BoundParameter& parameter) const noexcept;
   void collect_gradient();
+  void collect_in_place();
   void run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check);
-  void check_loss(const ::torch::Tensor& loss, FiniteCheck check) const;
+  void check_loss(const ::torch::Tensor& loss, const BackwardCall& call) const;
+  ::torch::Tensor scaled(const ::torch::Tensor& loss, const BackwardCall& call) const;
+  void set_count(double count, const BackwardCall& call);
 
   std::shared_ptr<::torch::nn::Module> module_;
   ScriptAdapter* script_;  // the same module if it is TorchScript, otherwise null
   ::torch::Device device_;
-  ::torch::Tensor result_;  // on a CUDA device: the loss of the last step or evaluation, and its count
+  ::torch::Tensor
+      result_;  // on a CUDA device: the loss of the last step or evaluation, its count, and that of the step
   std::vector<BoundParameter> parameters_;
+  std::vector<BoundParameter> proposed_;
+  std::vector<std::pair<::torch::Tensor, std::int64_t>> ids_;  // of all parameters of the module
+  std::int64_t next_id_ = 0;
+  bool is_changing_ = false;
   std::int64_t elements_ = 0;
-  std::span<float> gradient_;
+  FlatVector gradient_;
   std::shared_ptr<GradientHooks> watch_;  // null until a call needs one
   std::int64_t steps_ = 0;
   std::shared_ptr<ModuleState> state_;
@@ -219,6 +272,31 @@ class SYNCRUN_EXPORT EvaluationScope {
   ::torch::NoGradGuard no_gradients_;
 };
 
+/// What a worker keeps of a slice until its last stage.
+struct KeptSlice {
+  std::vector<std::function<::torch::Tensor()>> later;
+  std::vector<::torch::Tensor> inputs;
+  std::shared_ptr<StepComm> comm;  // that graphs of the first stage refer to; null without a Comm&
+};
+
+/// The slices of a step between its stages, on one worker.
+class SYNCRUN_EXPORT KeptSlices {
+ public:
+  /// In the first stage. `slice` is the number of the slice on this rank.
+  KeptSlice& add(int slice);
+  /// In a later one: the slices come in the same order. Throws Error (usage) if the first stage has not added this slice.
+  KeptSlice& next(int slice);
+  /// What the stage trains. In later stages, graphs refer to the parameters that no stage has trained before.
+  void note_range(std::size_t stage, const ParameterRange& range);
+  /// The parameters that have changed since the last slice: in the first slice of a stage, those of the stage before.
+  std::optional<ParameterRange> changed(std::size_t stage, int slice) const;
+
+ private:
+  std::vector<KeptSlice> slices_;
+  std::size_t next_ = 0;
+  std::vector<ParameterRange> ranges_;  // by stage
+};
+
 /// Seeds LibTorch's generator on this worker: the same on every rank, to construct equal modules.
 SYNCRUN_EXPORT void seed_equally(std::uint64_t seed);
 /// Seeds LibTorch's generator on this worker: differently on every rank, for dropout.
@@ -232,9 +310,26 @@ SYNCRUN_EXPORT void check_versions(int major, int minor);
 /// Throws an Error with the message of LibTorch's `error`, and the line of the program that caused it.
 [[noreturn]] SYNCRUN_EXPORT void rethrow_plainly(const c10::Error& error);
 
+/// LibTorch's generator has this seed during the lifetime of this object, on every rank the same. Afterwards, it goes on
+/// as before.
+class SYNCRUN_EXPORT SeededScope {
+ public:
+  explicit SeededScope(std::uint64_t seed);
+  ~SeededScope();
+  SeededScope(const SeededScope&) = delete;
+  SeededScope& operator=(const SeededScope&) = delete;
+
+ private:
+  ::torch::Tensor before_;
+};
+
 /// Throws Error (usage) if the layouts of the modules differ between ranks, or if they have no parameters. `layouts`
-/// has the text of each rank, each with a zero byte at its end. The message names the first difference.
-SYNCRUN_EXPORT void check_layouts(std::span<const std::uint8_t> layouts);
+/// has the text of each rank, each with a zero byte at its end. The message begins with the caller, and names the first
+/// difference.
+SYNCRUN_EXPORT void check_layouts(std::string_view caller, std::span<const std::uint8_t> layouts);
+
+/// Throws Error (usage) if a device of the session is a GPU: `what` is only for CPU devices.
+SYNCRUN_EXPORT void check_no_gpus(const std::vector<std::string>& devices, std::string_view what);
 
 /// Throws Error (usage) if a factory has returned no module.
 SYNCRUN_EXPORT void check_is_module(bool is_module);

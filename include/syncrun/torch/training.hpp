@@ -8,11 +8,13 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/step_layout.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/session.hpp"
@@ -57,24 +59,105 @@ void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferS
 }
 
 /// Makes a shared variable of the module's parameters: one flat vector, with the parameters in the order of
-/// named_parameters(). From now on, the parameters of every rank's module are parts of this variable. Every rank has
-/// the values of rank 0, also in buffers and frozen parameters. Parameters are those that require a gradient. A tensor
-/// that the module has twice (tied weights) counts once. Without a name, the variable is "params", or "params#2" if
-/// that name is in use. Throws Error (usage) if the module has no parameters, or if the modules differ between ranks:
-/// the message names the first difference. It compares the names, types and shapes of parameters and buffers, the types
-/// of all modules, and the options of LibTorch's layers.
-template <class Net>
-Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
-  const auto description = session.function(&Replica<Net>::describe, net, "parameters")();
-  detail::check_layouts(description.layouts.span());
-  auto params = session.shared<float, 1>(
+/// named_parameters(). Every rank has the values of rank 0, also in buffers and frozen parameters. Parameters are those
+/// that require a gradient. A tensor that the module has twice (tied weights) counts once. Without a name, the variable
+/// is "params", or "params#2" if that name is in use.
+///
+/// T is float or double, the type of the variable, of the gradient and of the rule's state. From now on, the parameters
+/// of this type are parts of the variable, on every rank. Parameters of a smaller type (float16 and bfloat16, and with
+/// parameters<double> float32) are copies: at the start of each call, the values of the variable are converted to the
+/// type of the parameter. So the variable holds the master weights, and rounding does not swallow small updates.
+///
+/// Throws Error (usage) if the module has no parameters, or if the modules differ between ranks: the message names the
+/// first difference. It compares the names, types and shapes of parameters and buffers, the types of all modules, and
+/// the options of LibTorch's layers. Throws Error (function) if a parameter is of a larger type than T.
+template <class T = float, class Net>
+Shared<T, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "a variable of parameters is float or double");
+  const auto description = session.function(&Replica<Net>::template describe<T>, net, "parameters")();
+  detail::check_layouts("parameters", description.layouts.span());
+  auto params = session.shared<T, 1>(
       name.empty() ? syncrun::detail::unused_name(*syncrun::detail::HandleAccess::core(session), "params") : name);
-  params.broadcast(std::vector<float>(static_cast<std::size_t>(description.elements.value())));
-  session.function(&Replica<Net>::template store<CpuWorker>, &Replica<Net>::template store<CudaWorker>, net,
+  params.broadcast(std::vector<T>(static_cast<std::size_t>(description.elements.value())));
+  session.function(&Replica<Net>::template store<CpuWorker, T>, &Replica<Net>::template store<CudaWorker, T>, net,
                    "parameters")(params);
   params.broadcast(0);
   if (description.has_buffers.value() != 0) sync_buffers(session, net, BufferSync::rank0);
   return params;
+}
+
+namespace detail {
+
+/// The bodies for a function that changes a module.
+template <auto kChange, class Net, class T, class F>
+struct ChangeBodies {
+  static_assert(sizeof(F) == 0,
+                "change() needs a function of the module and of the arguments of a body: void unfreeze(Net& net, ...)");
+};
+template <auto kChange, class Net, class T, class... P>
+struct ChangeBodies<kChange, Net, T, void (*)(Net&, P...)> {
+  template <class Worker>
+  static constexpr auto body() {
+    using Change = ReplicaDescription (Replica<Net>::*)(Worker&, P..., Local<const T, 1>);
+    return Change(&Replica<Net>::template change<kChange, Worker, T, P...>);
+  }
+};
+
+template <class Step, class T>
+void check_is_step_of(const Step& step, const Shared<T, 1>& params) {
+  if (syncrun::detail::record_of(step.params()) == syncrun::detail::record_of(params)) return;
+  throw Error(ErrorKind::usage, "change: the step '" + step.name() + "' trains '" + step.params().name() +
+                                    "', expected a step of '" + params.name() + "'");
+}
+
+inline std::vector<syncrun::detail::StepPart> step_parts(const Gather<std::int64_t, 2>& places) {
+  std::vector<syncrun::detail::StepPart> parts;
+  for (std::int64_t i = 0; i < places.rows(); ++i) parts.push_back({places[i][0], places[i][1], places[i][2]});
+  return parts;
+}
+
+}  // namespace detail
+
+/// Changes the module between steps: freezes or unfreezes parts, or replaces, adds or removes layers or parameters. Every
+/// worker calls the function with its module:
+///
+///   void unfreeze(Net& net) {
+///     for (auto& each : net.backbone->parameters()) each.requires_grad_(true);
+///   }
+///   sr::libtorch::change<unfreeze>(session, net, params, std::tie(step));
+///
+/// `steps` are all train steps of `params` that go on afterwards. The function may take further arguments, as a body.
+/// New values come from LibTorch's generator with a seed that is the same on all ranks.
+///
+/// `params` then has the parameters that require a gradient now, and has another length. Steps and evaluations go on with
+/// it. In a step, a parameter that stays keeps the state of the rule and its group. A new one, also with the name of an
+/// old one, has the state zero and no group. A frozen one keeps its state until it is unfrozen. As in PyTorch, rules with
+/// a number of steps (such as Adam) count for each parameter the steps in which it was trained. A checkpoint does not
+/// contain these differences. TrainStep::gradient() is zero. Each rank has the values of rank 0, also in buffers.
+///
+/// Throws Error: usage (a session with GPUs, before the function is called; modules that differ between ranks, or have
+/// no parameters), function (an error of the function). After an error, `params` and the steps are as before, but the
+/// modules may be changed. Then the next step is an error unless another change() repairs them. A worker that is replaced
+/// (OnWorkerLost::respawn) has the module of the construction.
+template <auto kChange, class Net, class T, class... Steps, class... Arguments>
+void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>& params, std::tuple<Steps&...> steps,
+            const Arguments&... arguments) {
+  detail::check_no_gpus(session.devices(), "change");
+  std::apply([&](const Steps&... each) { (detail::check_is_step_of(each, params), ...); }, steps);
+  using Bodies = detail::ChangeBodies<kChange, Net, T, decltype(kChange)>;
+  const auto changed = session.function(Bodies::template body<CpuWorker>(), Bodies::template body<CudaWorker>(), net,
+                                        "change")(arguments..., params);
+  detail::check_layouts("change", changed.layouts.span());
+  const auto described = session.function(&Replica<Net>::describe_change, net, "change").on_rank(0)();
+  const auto before = detail::step_parts(described.before);
+  const auto after = detail::step_parts(described.after);
+  params.broadcast(std::vector<T>(static_cast<std::size_t>(changed.elements.value())));
+  session.function(&Replica<Net>::template lay_out<CpuWorker, T>, &Replica<Net>::template lay_out<CudaWorker, T>, net,
+                   "change")(params);
+  params.broadcast(0);
+  if (changed.has_buffers.value() != 0) sync_buffers(session, net, BufferSync::rank0);
+  const syncrun::detail::StepLayout layout{before, after, described.ids.span()};
+  std::apply([&](Steps&... each) { (syncrun::detail::HandleAccess::lay_out(each, layout), ...); }, steps);
 }
 
 /// The place of a parameter in the variable that parameters() returns: its elements [begin, end).
@@ -148,17 +231,17 @@ consteval std::string_view loss_name() {
   return text.substr(text.find_last_of(":&") + 1);
 }
 
-template <auto kLoss, class Net, class F>
+template <auto kLoss, class Net, class T, class F>
 struct LossBodies;
-template <auto kLoss, class Net, class R, class Module, class... P>
-struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
+template <auto kLoss, class Net, class T, class R, class Module, class... P>
+struct LossBodies<kLoss, Net, T, R (*)(Module&, P...)> {
   static_assert(std::is_same_v<Module, Net>, "the loss is a function of another module than that of the replica");
   using Result = ResultOf<kLoss>;
   using Passed = typename syncrun::detail::PassedOnly<syncrun::detail::TypeList<>, P...>::type;
   /// The body of a step on the device of Worker.
   template <BackwardOptions kBackward, class Worker>
   static constexpr auto step() {
-    using Vector = Local<float, 1>;
+    using Vector = Local<T, 1>;
     using Count = syncrun::detail::GradientCount;
     using Plain = Result (Replica<Net>::*)(Worker&, P..., Vector, Vector);
     using Summing = Result (Replica<Net>::*)(Worker&, Count&, P..., Vector, Vector);
@@ -166,11 +249,12 @@ struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
     using SummingReporting = Result (Replica<Net>::*)(Worker&, GradientReady&, Count&, P..., Vector, Vector);
     constexpr bool kReports = kBackward.average == GradientAverage::during_backward;
     if constexpr (kReports && kIsSum<R>)
-      return SummingReporting(&Replica<Net>::template summed_step_with_reports<kLoss, kBackward, Worker, P...>);
+      return SummingReporting(&Replica<Net>::template summed_step_with_reports<kLoss, kBackward, Worker, T, P...>);
     else if constexpr (kReports)
-      return Reporting(&Replica<Net>::template step_with_reports<kLoss, kBackward, Worker, P...>);
-    else if constexpr (kIsSum<R>) return Summing(&Replica<Net>::template summed_step<kLoss, kBackward, Worker, P...>);
-    else return Plain(&Replica<Net>::template step<kLoss, kBackward, Worker, P...>);
+      return Reporting(&Replica<Net>::template step_with_reports<kLoss, kBackward, Worker, T, P...>);
+    else if constexpr (kIsSum<R>)
+      return Summing(&Replica<Net>::template summed_step<kLoss, kBackward, Worker, T, P...>);
+    else return Plain(&Replica<Net>::template step<kLoss, kBackward, Worker, T, P...>);
   }
   /// The same for CUDA devices. It is replayed if that is possible.
   template <BackwardOptions kBackward>
@@ -179,10 +263,28 @@ struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
     if constexpr (kIsReplayed<R (*)(Module&, P...), kBackward>) return replayable_if_possible(kStep);
     else return kStep;
   }
+  /// The body of a scaled step.
+  template <class Worker>
+  static constexpr auto scaled() {
+    using Scaled = Result (Replica<Net>::*)(Worker&, syncrun::detail::GradientCount&, P..., DeviceScalar<float>,
+                                            Local<T, 1>, Local<T, 1>);
+    return Scaled(&Replica<Net>::template scaled_step<kLoss, Worker, T, P...>);
+  }
+  static constexpr auto cuda_scaled() {
+    constexpr auto kStep = scaled<CudaWorker>();
+    if constexpr (kIsReplayed<R (*)(Module&, P...), BackwardOptions{}>) return replayable_if_possible(kStep);
+    else return kStep;
+  }
+  /// The body of a stage of a staged step.
+  template <std::size_t kStage, class Worker>
+  static constexpr auto stage() {
+    using OneStage = Avg<double> (Replica<Net>::*)(Worker&, P..., Local<T, 1>, Local<T, 1>);
+    return OneStage(&Replica<Net>::template stage<kLoss, kStage, Worker, T, P...>);
+  }
   template <Replay kReplay, class Worker>
   static constexpr auto evaluate() {
-    using Evaluate = Result (Replica<Net>::*)(Worker&, P..., Local<const float, 1>);
-    return Evaluate(&Replica<Net>::template evaluate<kLoss, kReplay, Worker, P...>);
+    using Evaluate = Result (Replica<Net>::*)(Worker&, P..., Local<const T, 1>);
+    return Evaluate(&Replica<Net>::template evaluate<kLoss, kReplay, Worker, T, P...>);
   }
   template <Replay kReplay>
   static constexpr auto cuda_evaluate() {
@@ -192,10 +294,10 @@ struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
     else return kEvaluate;
   }
 };
-template <auto kLoss, class Net, class R, class Module, class... P>
-struct LossBodies<kLoss, Net, R (*)(Module&, P...) noexcept> : LossBodies<kLoss, Net, R (*)(Module&, P...)> {};
-template <auto kLoss, class Net>
-using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
+template <auto kLoss, class Net, class T, class R, class Module, class... P>
+struct LossBodies<kLoss, Net, T, R (*)(Module&, P...) noexcept> : LossBodies<kLoss, Net, T, R (*)(Module&, P...)> {};
+template <auto kLoss, class Net, class T>
+using BodiesOf = LossBodies<kLoss, Net, T, decltype(kLoss)>;
 
 }  // namespace detail
 
@@ -228,8 +330,8 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 /// computed as a sum, or on a CPU device, as a mean with ignored targets or class weights.
 /// On a CPU device, it also throws if the loss is not finite, or if a gradient was replaced instead of added to. The
 /// parameters are then as before. A parameter that the loss does not use has the gradient zero.
-template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net>
-auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
+template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net, class T>
+auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<T, 1>& params,
                 const TrainStepOptions& options = {}) {
   static_assert(
       detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
@@ -239,17 +341,21 @@ auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Sha
     throw Error(ErrorKind::usage,
                 "train_step: GradientAverage::during_backward is for the replicated form, and this step is sharded: it "
                 "reduces the whole gradient after the backward pass. Leave one of the two options out");
+  if (kBackward.average == GradientAverage::during_backward && options.range)
+    throw Error(ErrorKind::usage,
+                "train_step: GradientAverage::during_backward is for all parameters, and this step has a range. Leave "
+                "one of the two options out");
   TrainStepOptions named = options;
   if (named.name.empty()) named.name = detail::loss_name<kLoss>();
-  using Bodies = detail::BodiesOf<kLoss, Net>;
+  using Bodies = detail::BodiesOf<kLoss, Net, T>;
   return syncrun::train_step<Rule>(session, Bodies::template step<kBackward, CpuWorker>(),
                                    Bodies::template cuda_step<kBackward>(), net, params, named);
 }
 
 /// Does not compile, and says why: an optimizer is no rule.
-template <class Optimizer, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net>
+template <class Optimizer, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net, class T>
   requires std::is_base_of_v<::torch::optim::Optimizer, Optimizer>
-void train_step(Session&, const Replicated<Replica<Net>>&, const Shared<float, 1>&, const TrainStepOptions& = {}) {
+void train_step(Session&, const Replicated<Replica<Net>>&, const Shared<T, 1>&, const TrainStepOptions& = {}) {
   static_assert(
       sizeof(Optimizer) == 0,
       "an optimizer of LibTorch cannot be the rule of a train step, replicated or sharded: a step updates any "
@@ -257,16 +363,16 @@ void train_step(Session&, const Replicated<Replica<Net>>&, const Shared<float, 1
       "run the optimizer in a body of your own, after average() (docs/libtorch.md)");
 }
 
-/// An evaluation. evaluation() makes it. R is the result. `Passed...` lists the parameters of the loss for which the
-/// caller passes an argument.
-template <class R, class... Passed>
+/// An evaluation. evaluation() makes it. R is the result, and T the type of the parameters. `Passed...` lists the
+/// parameters of the loss for which the caller passes an argument.
+template <class R, class T, class... Passed>
 class Evaluation {
  public:
   /// The function that evaluates, with the parameters as its last argument.
-  using Inner = Function<R, Passed..., Local<const float, 1>>;
+  using Inner = Function<R, Passed..., Local<const T, 1>>;
 
   /// Syncrun calls this. A program calls evaluation().
-  Evaluation(Inner function, const Shared<float, 1>& params) : function_(std::move(function)), params_(params) {}
+  Evaluation(Inner function, const Shared<T, 1>& params) : function_(std::move(function)), params_(params) {}
 
   /// Evaluates all rows of the call and returns the result, reduced over the ranks. Blocks. Throws the same errors as a
   /// call of a Function.
@@ -282,15 +388,15 @@ class Evaluation {
 
  private:
   Inner function_;
-  Shared<float, 1> params_;
+  Shared<T, 1> params_;
 };
 
 namespace detail {
-template <class R, class List>
+template <class R, class T, class List>
 struct EvaluationOf;
-template <class R, class... Passed>
-struct EvaluationOf<R, syncrun::detail::TypeList<Passed...>> {
-  using type = Evaluation<R, Passed...>;
+template <class R, class T, class... Passed>
+struct EvaluationOf<R, T, syncrun::detail::TypeList<Passed...>> {
+  using type = Evaluation<R, T, Passed...>;
 };
 }  // namespace detail
 
@@ -302,10 +408,10 @@ struct EvaluationOf<R, syncrun::detail::TypeList<Passed...>> {
 ///   const double part = score(x, y, {.slices = 10}).accuracy;
 ///
 /// A second template argument is the Replay on CUDA devices.
-template <auto kLoss, Replay kReplay = Replay::if_possible, class Net>
-auto evaluation(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params) {
-  using Bodies = detail::BodiesOf<kLoss, Net>;
-  using Made = typename detail::EvaluationOf<typename Bodies::Result, typename Bodies::Passed>::type;
+template <auto kLoss, Replay kReplay = Replay::if_possible, class Net, class T>
+auto evaluation(Session& session, const Replicated<Replica<Net>>& net, const Shared<T, 1>& params) {
+  using Bodies = detail::BodiesOf<kLoss, Net, T>;
+  using Made = typename detail::EvaluationOf<typename Bodies::Result, T, typename Bodies::Passed>::type;
   return Made(session.function(Bodies::template evaluate<kReplay, CpuWorker>(),
                                Bodies::template cuda_evaluate<kReplay>(), net, detail::loss_name<kLoss>()),
               params);

@@ -1,0 +1,123 @@
+#pragma once
+
+// StagedStep: one step that trains several networks, each with a rule and a gradient of its own. range_of(): the place of
+// a network in the variable of all parameters. Called by the master.
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "syncrun/error.hpp"
+#include "syncrun/session.hpp"
+#include "syncrun/shared.hpp"
+#include "syncrun/torch/replica.hpp"
+#include "syncrun/torch/staged_loss.hpp"
+#include "syncrun/torch/training.hpp"
+#include "syncrun/train_step.hpp"
+
+namespace syncrun::libtorch {
+
+/// Returns the elements of a submodule, or of one parameter, in the variable that parameters() returns: "generator" has
+/// all parameters "generator.*". For TrainStepOptions::range. Throws Error (usage) if there is none, or if they are not
+/// next to each other, because other parameters are registered between them.
+template <class Net>
+ParameterRange range_of(Session& session, const Replicated<Replica<Net>>& net, std::string_view network) {
+  ParameterRange range{-1, -1};
+  for (const ParameterPart& part : parts(session, net)) {
+    if (part.name != network && !part.name.starts_with(std::string(network) + ".")) continue;
+    if (range.begin == -1) range = {part.begin, part.begin};
+    if (part.begin != range.end)
+      throw Error(ErrorKind::usage, "range_of: other parameters are between those of '" + std::string(network) +
+                                        "' and '" + part.name + "', expected them next to each other");
+    range.end = part.end;
+  }
+  if (range.begin != -1) return range;
+  throw Error(ErrorKind::usage, "range_of: the module has no parameters '" + std::string(network) + "' or '" +
+                                    std::string(network) + ".*' that require a gradient");
+}
+
+/// A network that a staged step trains.
+struct Stage {
+  std::string_view network{};  ///< The name of the submodule. See range_of().
+  /// As of any train step. `range` is that of the network, and `name` of the loss.
+  TrainStepOptions options{};
+};
+
+/// A step that trains several networks. staged_step() makes it. `Steps` and `Rules` are tuples with the step and the rule
+/// of each stage, and `Passed...` lists the parameters of the loss for which the caller passes an argument.
+template <class Steps, class Rules, class... Passed>
+class StagedStep {
+ public:
+  static constexpr std::size_t kStages = std::tuple_size_v<Rules>;  ///< The number of networks.
+
+  /// Syncrun calls this. A program calls staged_step().
+  explicit StagedStep(Steps steps) : steps_(std::move(steps)) {}
+
+  /// Trains all networks, in the order of the stages, and returns their losses, each reduced over all ranks. Each stage
+  /// gets the rows of the call again. Blocks. Throws as a train step. If a stage fails, the stages before it have been
+  /// done, and the networks of the others are as before. part(i).steps() tells.
+  std::array<double, kStages> operator()(typename syncrun::detail::Parameter<Passed>::Passed... arguments,
+                                         const Rules& rules, const CallOptions& options = {}) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return std::array<double, kStages>{
+          std::get<I>(steps_)(arguments..., std::get<I>(rules), options)...};  // in this order
+    }(std::make_index_sequence<kStages>{});
+  }
+  /// The train step of a stage, for its state, its gradient and its number of steps. A program does not call it by itself.
+  template <std::size_t kStage>
+  auto& part() noexcept {
+    return std::get<kStage>(steps_);
+  }
+
+ private:
+  Steps steps_;
+};
+
+namespace detail {
+template <class List>
+struct StagedStepOf;
+template <class... Passed>
+struct StagedStepOf<syncrun::detail::TypeList<Passed...>> {
+  template <class Steps, class Rules>
+  using type = StagedStep<Steps, Rules, Passed...>;
+};
+}  // namespace detail
+
+/// Makes a step that trains several networks of one module, from a loss function that returns a StagedLoss:
+///
+///   auto step = lt::staged_step<gan_loss, sr::Adam, sr::Adam>(session, net, params, {{"discriminator"}, {"generator"}});
+///   const auto [d, g] = step(images, noise, {sr::Adam{.learning_rate = 2e-4}, sr::Adam{.learning_rate = 1e-4}});
+///
+/// Each stage has a rule, and the name of its network. Only the gradient of this network is computed, averaged and kept.
+/// Throws Error (usage) if the number of stages is not that of the rules, or as range_of() and train_step().
+template <auto kLoss, UpdateRule... Rules, class Net, class T>
+auto staged_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<T, 1>& params,
+                 std::initializer_list<Stage> stages) {
+  constexpr std::size_t kStages = detail::kStagesOf<typename detail::LossTraits<decltype(kLoss)>::Returned>;
+  static_assert(kStages != 0, "a staged step needs a loss function that returns a StagedLoss<N>");
+  static_assert(kStages == sizeof...(Rules), "a staged step has as many rules as its StagedLoss<N> has stages: N");
+  if (stages.size() != kStages)
+    throw Error(ErrorKind::usage, "staged_step: " + std::to_string(stages.size()) + " networks, expected " +
+                                      std::to_string(kStages) + ", one for each stage of the loss");
+  std::vector<TrainStepOptions> options;
+  for (const Stage& stage : stages) {
+    options.push_back(stage.options);
+    options.back().range = range_of(session, net, stage.network);
+    if (options.back().name.empty()) options.back().name = detail::loss_name<kLoss>();
+  }
+  using Bodies = detail::BodiesOf<kLoss, Net, T>;
+  auto steps = [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return std::tuple{syncrun::train_step<Rules>(session, Bodies::template stage<I, CpuWorker>(),
+                                                 Bodies::template stage<I, CudaWorker>(), net, params, options[I])...};
+  }(std::make_index_sequence<kStages>{});
+  using Steps = decltype(steps);
+  using Made = typename detail::StagedStepOf<typename Bodies::Passed>::template type<Steps, std::tuple<Rules...>>;
+  return Made(std::move(steps));
+}
+
+}  // namespace syncrun::libtorch

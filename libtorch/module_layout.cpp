@@ -1,0 +1,182 @@
+// The parameters of a BoundModule: which there are, and how a program changes them.
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <locale>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "libtorch/gradient_hooks.hpp"
+#include "libtorch/module_state.hpp"
+#include "libtorch/module_tensors.hpp"
+#include "syncrun/error.hpp"
+#include "syncrun/torch/torch_interface.hpp"
+
+namespace syncrun::libtorch::detail {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::usage, what); }
+
+/// The bytes from the first to the last element of a tensor.
+struct Extent {
+  const std::byte* begin;
+  const std::byte* end;
+  const std::string* name;
+};
+
+Extent extent_of(const BoundParameter& parameter) {
+  const ::torch::Tensor& tensor = parameter.tensor;
+  const auto* begin = static_cast<const std::byte*>(tensor.data_ptr());
+  std::int64_t last = 0;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return {begin, begin + static_cast<std::size_t>(last + 1) * tensor.element_size(), &parameter.name};
+}
+
+/// Two tensors that share memory would become separate, and then differ.
+void check_memory(const std::vector<BoundParameter>& parameters) {
+  std::vector<Extent> extents;
+  for (const BoundParameter& each : parameters) {
+    if (each.tensor.numel() != 0) extents.push_back(extent_of(each));
+  }
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  for (std::size_t i = 1; i < extents.size(); ++i) {
+    if (extents[i].begin >= extents[i - 1].end) continue;
+    refuse(
+        "parameters '" + *extents[i - 1].name + "' and '" + *extents[i].name +
+        "' are two tensors with the same memory, expected tied parameters to be one tensor. Register the same tensor "
+        "or the same module twice instead of a view of it");
+  }
+}
+
+/// Classes of the program may print what differs between ranks, so only LibTorch's print their options.
+std::string type_and_options(const ::torch::nn::Module& module) {
+  if (!module.name().starts_with("torch::nn::")) return module.name();
+  std::stringbuf text;
+  std::ostream stream(&text);
+  stream.imbue(std::locale::classic());
+  module.pretty_print(stream);
+  return text.str();
+}
+
+}  // namespace
+
+/// The parameters that the module has now. A tensor that it had before keeps its id.
+std::vector<BoundParameter> BoundModule::find_parameters() {
+  std::vector<std::pair<::torch::Tensor, std::int64_t>> ids;
+  for (const auto& each : module_->parameters()) {
+    if (!each.defined()) continue;
+    const auto is_same = [&](const auto& known) { return known.first.is_same(each); };
+    if (std::any_of(ids.begin(), ids.end(), is_same)) continue;
+    const auto known = std::find_if(ids_.begin(), ids_.end(), is_same);
+    ids.emplace_back(each, known == ids_.end() ? next_id_++ : known->second);
+  }
+  std::vector<BoundParameter> found = trained_parameters(*module_);
+  for (BoundParameter& each : found) {
+    check_type(each);
+    each.id = std::find_if(ids.begin(), ids.end(), [&](const auto& known) {
+                return known.first.is_same(each.tensor);
+              })->second;
+  }
+  check_memory(found);
+  ids_ = std::move(ids);
+  return found;
+}
+
+std::int64_t BoundModule::count_elements(const std::vector<BoundParameter>& parameters) noexcept {
+  return parameters.empty() ? 0 : parameters.back().end();
+}
+
+std::vector<std::int64_t> BoundModule::ids() const {
+  std::vector<std::int64_t> ids;
+  for (const auto& known : ids_) ids.push_back(known.second);
+  return ids;
+}
+
+void BoundModule::check_types(const std::vector<BoundParameter>& parameters, ::torch::ScalarType type) {
+  for (const BoundParameter& each : parameters) {
+    const auto own = each.tensor.scalar_type();
+    if (c10::elementSize(own) <= c10::elementSize(type)) continue;
+    refuse("parameter '" + each.name + "' is " + type_and_shape(each.tensor) +
+           ", expected float32, float16 or bfloat16 in a variable of float. Make the variable with "
+           "parameters<double>(session, net), or convert the parameter in the constructor of the module");
+  }
+}
+
+std::string BoundModule::layout(const std::vector<BoundParameter>& parameters) const {
+  std::string text;
+  for (const BoundParameter& each : parameters)
+    text += "parameter '" + each.name + "' " + type_and_shape(each.tensor) + memory_order(each) + "\n";
+  text += "no more parameters\n";
+  for (const ModuleTensor& each : other_tensors(*module_))
+    text += "buffer '" + each.names.front() + "' " + type_and_shape(each.tensor) + "\n";
+  text += "no more buffers\n";
+  for (const auto& each : module_->named_modules())
+    text += "module '" + each.key() + "' " + type_and_options(*each.value()) + "\n";
+  if (script_ != nullptr)
+    text += "a file of TorchScript with the checksum " + std::to_string(script_->checksum()) + "\n";
+  return text;
+}
+
+void BoundModule::begin_change(const FlatVector& params) {
+  // After a change that failed, the parameters have memory of their own already.
+  if (!is_changing_) bind_to_read(params);
+  is_changing_ = true;
+  const ::torch::NoGradGuard no_gradients;
+  for (const BoundParameter& each : parameters_) {
+    each.tensor.mutable_grad().reset();
+    ::torch::Tensor tensor = each.tensor;
+    if (tensor.scalar_type() == params.type) tensor.set_data(tensor.detach().clone());
+  }
+}
+
+void BoundModule::propose_change() {
+  if (!device_.is_cpu()) module_->to(device_);
+  proposed_ = find_parameters();
+}
+
+void BoundModule::accept_change() {
+  parameters_ = std::move(proposed_);
+  proposed_.clear();
+  elements_ = count_elements(parameters_);
+  watch_.reset();
+  state_ = std::make_shared<ModuleState>(module_, parameters_);
+}
+
+void check_no_gpus(const std::vector<std::string>& devices, std::string_view what) {
+  for (const std::string& device : devices) {
+    if (device.starts_with("cpu")) continue;
+    refuse(std::string(what) + " is only for CPU devices, and this session has the device " + device);
+  }
+}
+
+void check_layouts(std::string_view caller, std::span<const std::uint8_t> layouts) {
+  std::vector<std::string> by_rank(1);
+  for (const std::uint8_t byte : layouts) {
+    if (byte == 0) by_rank.emplace_back();
+    else by_rank.back().push_back(static_cast<char>(byte));
+  }
+  by_rank.pop_back();  // after the last zero
+  const std::string& first = by_rank.front();
+  const auto line_at = [](const std::string& text, std::size_t begin) {
+    return begin >= text.size() ? std::string("nothing more") : text.substr(begin, text.find('\n', begin) - begin);
+  };
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const std::string& other = by_rank[rank];
+    if (other == first) continue;
+    const auto common = static_cast<std::size_t>(
+        std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin());
+    const std::size_t before = common == 0 ? std::string::npos : first.rfind('\n', common - 1);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    refuse(std::string(caller) + ": the modules differ: rank 0 has " + line_at(first, begin) + ", rank " +
+           std::to_string(rank) + " has " + line_at(other, begin) + ". Construct the same module on every rank");
+  }
+  if (first.find("parameter '") != 0)
+    refuse(std::string(caller) + ": the module has no parameter that requires a gradient, expected at least one");
+}
+
+}  // namespace syncrun::libtorch::detail
