@@ -41,15 +41,6 @@ std::string advice_on(double value, const ::torch::Tensor& loss, const std::vect
          "another WeightedLoss";
 }
 
-::torch::Tensor numbers_at(void* data, ::torch::IntArrayRef sizes, ::torch::ScalarType type) {
-  return ::torch::from_blob(data, sizes, ::torch::TensorOptions().dtype(type).device(device_here()));
-}
-::torch::Tensor part_of(const FlatVector& vector, const BoundParameter& parameter) {
-  const auto at = static_cast<std::size_t>(parameter.offset - vector.first) * c10::elementSize(vector.type);
-  const ::torch::Tensor part =
-      numbers_at(static_cast<std::byte*>(vector.data) + at, {parameter.tensor.numel()}, vector.type);
-  return part.as_strided(parameter.tensor.sizes(), parameter.strides);
-}
 ::torch::Tensor flat(const FlatVector& vector) { return numbers_at(vector.data, {vector.elements}, vector.type); }
 
 /// Whether the values of a parameter are copies of those in the vector, in another type.
@@ -116,7 +107,7 @@ BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
     // The memory is there before a step is captured, and its address never changes.
     result_ = ::torch::zeros({3}, ::torch::TensorOptions().dtype(::torch::kFloat64).device(device_));
   }
-  parameters_ = find_parameters();
+  parameters_ = find_parameters(known_);
   elements_ = count_elements(parameters_);
   state_ = std::make_shared<ModuleState>(module_, parameters_);
 }
@@ -134,9 +125,16 @@ void BoundModule::store(const FlatVector& params) {
     if (is_part_of(params, each, each.tensor)) continue;
     auto part = part_of(params, each);
     // A number of the variable can have more digits than its copy in the module.
-    const bool is_kept = is_converted(each, params) && part.to(each.tensor.scalar_type()).equal(each.tensor);
-    if (!is_kept) part.copy_(each.tensor);
+    const auto is_value = [&](const ::torch::Tensor& master) {
+      return is_converted(each, params) && master.sizes() == each.tensor.sizes() &&
+             master.to(each.tensor.scalar_type()).equal(each.tensor);
+    };
+    if (is_value(part)) continue;
+    const auto kept =
+        std::find_if(masters_.begin(), masters_.end(), [&](const auto& master) { return master.first == each.id; });
+    part.copy_(kept != masters_.end() && is_value(kept->second) ? kept->second : each.tensor);
   }
+  masters_.clear();
   bind_params(params, std::nullopt);
 }
 
@@ -144,6 +142,7 @@ void BoundModule::bind(const FlatVector& params, const FlatVector& gradient, con
   check_unchanged();
   check_size(params);
   gradient_ = gradient;
+  check_range();
   bind_params(params, call.changed);
   if (call.report) {
     for (const BoundParameter& each : parameters_) {
@@ -176,11 +175,13 @@ void BoundModule::keep_buffers() const {
 }
 
 void BoundModule::check_unchanged() const {
+  if (is_changing_)
+    refuse("the last change() of the module has failed, and may have left it half changed, expected another one");
   keep_buffers();
   const auto now = trained_parameters(*module_);
   const std::size_t common = std::min(now.size(), parameters_.size());
   for (std::size_t i = 0; i < common; ++i) {
-    if (now[i].tensor.is_same(parameters_[i].tensor)) continue;
+    if (now[i].tensor.is_same(parameters_[i].tensor) && now[i].sizes == parameters_[i].sizes) continue;
     refuse("the module has other parameters than before: expected '" + parameters_[i].name + "', found '" +
            now[i].name + "'. Add, remove, replace, freeze or unfreeze parameters with change()");
   }
@@ -212,6 +213,17 @@ void BoundModule::bind_params(const FlatVector& params, const std::optional<Para
     if (is_part_of(params, each, each.tensor)) continue;
     check_type(each);  // the program may have moved it
     each.tensor.set_data(part_of(params, each));
+  }
+}
+
+/// A range of a step must not cut a parameter: the gradient of a part of it would be lost.
+void BoundModule::check_range() const {
+  const std::int64_t last = gradient_.first + gradient_.elements;
+  for (const BoundParameter& each : parameters_) {
+    if (is_trained(each) || each.end() <= gradient_.first || each.offset >= last) continue;
+    refuse("the range of the step, the elements " + std::to_string(gradient_.first) + " to " + std::to_string(last) +
+           ", cuts parameter '" + each.name +
+           "', expected whole parameters. range_of() gives the range of a submodule");
   }
 }
 
@@ -297,8 +309,7 @@ Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCal
   }
   if (has_rows) check_loss(loss, call);
   // Without rows, the gradient does not count. The rank takes part because modules may compute with all ranks.
-  run_backward(scaled(call.scale == nullptr ? loss : loss * call.share, call), call,
-               has_rows ? call.check : FiniteCheck::loss);
+  run_backward(scaled(loss, call, call.share), call, has_rows ? call.check : FiniteCheck::loss);
   if (!has_rows) return 0.0;
   if (call.scale != nullptr) set_count(call.share, call);
   return result_of(loss);
@@ -335,12 +346,13 @@ Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& ca
   return result_of(loss);
 }
 
-/// Where the backward pass starts. In float16, the product could be infinite.
-::torch::Tensor BoundModule::scaled(const ::torch::Tensor& loss, const BackwardCall& call) const {
+/// Where the backward pass starts: at the loss, or if it is scaled, at the loss times the factor and the scale. In float16,
+/// the product could be infinite.
+::torch::Tensor BoundModule::scaled(const ::torch::Tensor& loss, const BackwardCall& call, double factor) const {
   if (call.scale == nullptr) return loss;
   const auto type = loss.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;
-  if (device_.is_cpu()) return loss.to(type) * static_cast<double>(*call.scale);
-  return loss.to(type) * numbers_at(const_cast<float*>(call.scale), {}, ::torch::kFloat32);
+  if (device_.is_cpu()) return loss.to(type) * (static_cast<double>(*call.scale) * factor);
+  return loss.to(type) * factor * numbers_at(const_cast<float*>(call.scale), {}, ::torch::kFloat32);
 }
 
 /// Tells the step by what it divides the gradient: by the count, times the scale.

@@ -122,9 +122,10 @@ void GradientHooks::finish(std::size_t index) {
 }
 
 void GradientHooks::check_finite(const BoundParameter& parameter) const {
-  const ::torch::Tensor& gradient = parameter.tensor.grad();
+  ::torch::Tensor gradient = parameter.tensor.grad();
   if (!gradient.defined()) return;
   const ::torch::NoGradGuard no_gradients;
+  if (gradient.layout() == ::torch::kSparse) gradient = gradient.to_dense();
   const auto is_finite = ::torch::isfinite(gradient.detach()).flatten();
   if (is_finite.all().item<bool>()) return;
   const auto element = is_finite.logical_not().nonzero()[0].item<std::int64_t>();

@@ -20,7 +20,7 @@ namespace syncrun::libtorch::detail {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::usage, what); }
+[[noreturn]] void refuse_module(const std::string& what) { throw Error(ErrorKind::usage, what); }
 
 /// The bytes from the first to the last element of a tensor.
 struct Extent {
@@ -46,7 +46,7 @@ void check_memory(const std::vector<BoundParameter>& parameters) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < extents.size(); ++i) {
     if (extents[i].begin >= extents[i - 1].end) continue;
-    refuse(
+    refuse_module(
         "parameters '" + *extents[i - 1].name + "' and '" + *extents[i].name +
         "' are two tensors with the same memory, expected tied parameters to be one tensor. Register the same tensor "
         "or the same module twice instead of a view of it");
@@ -65,25 +65,27 @@ std::string type_and_options(const ::torch::nn::Module& module) {
 
 }  // namespace
 
-/// The parameters that the module has now. A tensor that it had before keeps its id.
-std::vector<BoundParameter> BoundModule::find_parameters() {
-  std::vector<std::pair<::torch::Tensor, std::int64_t>> ids;
+/// The parameters that the module has now. A tensor that it had before with the same shape keeps its id. `known` gets the ids
+/// of all parameters.
+std::vector<BoundParameter> BoundModule::find_parameters(std::vector<KnownTensor>& known) {
+  const auto of = [](const std::vector<KnownTensor>& tensors, const ::torch::Tensor& tensor) {
+    return std::find_if(tensors.begin(), tensors.end(), [&](const KnownTensor& each) {
+      return each.tensor.is_same(tensor) && tensor.sizes() == ::torch::IntArrayRef(each.sizes);
+    });
+  };
+  std::vector<KnownTensor> now;
   for (const auto& each : module_->parameters()) {
-    if (!each.defined()) continue;
-    const auto is_same = [&](const auto& known) { return known.first.is_same(each); };
-    if (std::any_of(ids.begin(), ids.end(), is_same)) continue;
-    const auto known = std::find_if(ids_.begin(), ids_.end(), is_same);
-    ids.emplace_back(each, known == ids_.end() ? next_id_++ : known->second);
+    if (!each.defined() || of(now, each) != now.end()) continue;
+    const auto before = of(known_, each);
+    now.push_back({each, each.sizes().vec(), before == known_.end() ? next_id_++ : before->id});
   }
   std::vector<BoundParameter> found = trained_parameters(*module_);
   for (BoundParameter& each : found) {
     check_type(each);
-    each.id = std::find_if(ids.begin(), ids.end(), [&](const auto& known) {
-                return known.first.is_same(each.tensor);
-              })->second;
+    each.id = of(now, each.tensor)->id;
   }
   check_memory(found);
-  ids_ = std::move(ids);
+  known = std::move(now);
   return found;
 }
 
@@ -93,7 +95,7 @@ std::int64_t BoundModule::count_elements(const std::vector<BoundParameter>& para
 
 std::vector<std::int64_t> BoundModule::ids() const {
   std::vector<std::int64_t> ids;
-  for (const auto& known : ids_) ids.push_back(known.second);
+  for (const KnownTensor& each : is_proposed_ ? proposed_known_ : known_) ids.push_back(each.id);
   return ids;
 }
 
@@ -101,9 +103,9 @@ void BoundModule::check_types(const std::vector<BoundParameter>& parameters, ::t
   for (const BoundParameter& each : parameters) {
     const auto own = each.tensor.scalar_type();
     if (c10::elementSize(own) <= c10::elementSize(type)) continue;
-    refuse("parameter '" + each.name + "' is " + type_and_shape(each.tensor) +
-           ", expected float32, float16 or bfloat16 in a variable of float. Make the variable with "
-           "parameters<double>(session, net), or convert the parameter in the constructor of the module");
+    refuse_module("parameter '" + each.name + "' is " + type_and_shape(each.tensor) +
+                  ", expected float32, float16 or bfloat16 in a variable of float. Make the variable with "
+                  "parameters<double>(session, net), or convert the parameter in the constructor of the module");
   }
 }
 
@@ -123,25 +125,35 @@ std::string BoundModule::layout(const std::vector<BoundParameter>& parameters) c
 }
 
 void BoundModule::begin_change(const FlatVector& params) {
-  // After a change that failed, the parameters have memory of their own already.
   if (!is_changing_) bind_to_read(params);
   is_changing_ = true;
+  is_proposed_ = false;
+  masters_.clear();
   const ::torch::NoGradGuard no_gradients;
   for (const BoundParameter& each : parameters_) {
     each.tensor.mutable_grad().reset();
     ::torch::Tensor tensor = each.tensor;
-    if (tensor.scalar_type() == params.type) tensor.set_data(tensor.detach().clone());
+    const bool has_its_shape = tensor.sizes() == ::torch::IntArrayRef(each.sizes);
+    if (!has_its_shape) continue;  // a change that failed has left another one
+    const ::torch::Tensor values = part_of(params, each).clone();
+    if (tensor.scalar_type() == params.type) tensor.set_data(values);
+    else masters_.emplace_back(each.id, values);
   }
 }
 
 void BoundModule::propose_change() {
   if (!device_.is_cpu()) module_->to(device_);
-  proposed_ = find_parameters();
+  proposed_ = find_parameters(proposed_known_);
+  is_proposed_ = true;
 }
 
 void BoundModule::accept_change() {
+  if (!is_proposed_) refuse_module("change: this worker has not changed its module");
   parameters_ = std::move(proposed_);
+  known_ = std::move(proposed_known_);
   proposed_.clear();
+  proposed_known_.clear();
+  is_proposed_ = false;
   elements_ = count_elements(parameters_);
   watch_.reset();
   state_ = std::make_shared<ModuleState>(module_, parameters_);
@@ -150,7 +162,7 @@ void BoundModule::accept_change() {
 void check_no_gpus(const std::vector<std::string>& devices, std::string_view what) {
   for (const std::string& device : devices) {
     if (device.starts_with("cpu")) continue;
-    refuse(std::string(what) + " is only for CPU devices, and this session has the device " + device);
+    refuse_module(std::string(what) + " is only for CPU devices, and this session has the device " + device);
   }
 }
 
@@ -172,11 +184,12 @@ void check_layouts(std::string_view caller, std::span<const std::uint8_t> layout
         std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin());
     const std::size_t before = common == 0 ? std::string::npos : first.rfind('\n', common - 1);
     const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-    refuse(std::string(caller) + ": the modules differ: rank 0 has " + line_at(first, begin) + ", rank " +
-           std::to_string(rank) + " has " + line_at(other, begin) + ". Construct the same module on every rank");
+    refuse_module(std::string(caller) + ": the modules differ: rank 0 has " + line_at(first, begin) + ", rank " +
+                  std::to_string(rank) + " has " + line_at(other, begin) + ". Construct the same module on every rank");
   }
   if (first.find("parameter '") != 0)
-    refuse(std::string(caller) + ": the module has no parameter that requires a gradient, expected at least one");
+    refuse_module(std::string(caller) +
+                  ": the module has no parameter that requires a gradient, expected at least one");
 }
 
 }  // namespace syncrun::libtorch::detail

@@ -63,7 +63,9 @@ std::vector<BoundParameter> trained_parameters(const ::torch::nn::Module& module
   for (ModuleTensor& each : list.take()) {
     const std::int64_t elements = each.tensor.numel();
     auto strides = strides_in_variable(each.tensor);
-    parameters.push_back({std::move(each.names.front()), std::move(each.tensor), offset, std::move(strides)});
+    auto sizes = each.tensor.sizes().vec();
+    parameters.push_back(
+        {std::move(each.names.front()), std::move(each.tensor), offset, std::move(strides), std::move(sizes)});
     offset += elements;
   }
   return parameters;
@@ -76,6 +78,16 @@ bool is_part_of(const FlatVector& vector, const BoundParameter& parameter, const
   if (!tensor.defined() || tensor.scalar_type() != vector.type) return false;
   const auto at = static_cast<std::size_t>(parameter.offset - vector.first) * c10::elementSize(vector.type);
   return tensor.numel() == 0 || tensor.data_ptr() == static_cast<std::byte*>(vector.data) + at;
+}
+
+::torch::Tensor numbers_at(void* data, ::torch::IntArrayRef sizes, ::torch::ScalarType type) {
+  return ::torch::from_blob(data, sizes, ::torch::TensorOptions().dtype(type).device(device_here()));
+}
+::torch::Tensor part_of(const FlatVector& vector, const BoundParameter& parameter) {
+  const auto at = static_cast<std::size_t>(parameter.offset - vector.first) * c10::elementSize(vector.type);
+  const ::torch::Tensor part =
+      numbers_at(static_cast<std::byte*>(vector.data) + at, {parameter.tensor.numel()}, vector.type);
+  return part.as_strided(parameter.tensor.sizes(), parameter.strides);
 }
 
 void check_type(const BoundParameter& parameter) {

@@ -28,6 +28,10 @@ std::vector<ModuleTensor> all_tensors(const ::torch::nn::Module& module);
 
 /// True if the tensor is the part of `vector` that belongs to the parameter. Without elements, a tensor has no address.
 bool is_part_of(const FlatVector& vector, const BoundParameter& parameter, const ::torch::Tensor& tensor);
+/// Numbers in memory of the device of the innermost Guard, without a copy.
+::torch::Tensor numbers_at(void* data, ::torch::IntArrayRef sizes, ::torch::ScalarType type);
+/// The part of `vector` that belongs to the parameter.
+::torch::Tensor part_of(const FlatVector& vector, const BoundParameter& parameter);
 /// Throws Error (usage) unless the parameter is a dense tensor of floating-point numbers on the device of the innermost Guard.
 void check_type(const BoundParameter& parameter);
 /// Throws Error (usage) unless the gradient of the parameter is its part of `gradient`.

@@ -129,7 +129,8 @@ class TrainStep {
         plan_(std::move(plan)),
         plan_numbers_(std::move(plan_numbers)),
         form_(form),
-        range_(range) {}
+        range_(range),
+        layout_(detail::layout_of(*detail::record_of(params))) {}
   TrainStep(TrainStep&&) noexcept = default;
   TrainStep& operator=(TrainStep&&) noexcept = default;
 
@@ -145,6 +146,7 @@ class TrainStep {
     if constexpr (requires { numbered.step; }) numbered.step = steps_ + 1;
     detail::check_update_rule(detail::UpdateKindOf<Rule>::value, &numbered);
     detail::VariableRecord& params = *detail::record_of(params_);
+    detail::check_layout(params, layout_, name());
     detail::VariableRecord& gradient = *detail::record_of(gradient_);
     detail::VariableRecord& slice_gradient = *detail::record_of(slice_gradient_);
     if (detail::is_gone_somewhere(gradient, params)) zero(gradient);
@@ -181,29 +183,43 @@ class TrainStep {
     return parts;
   }
 
-  /// The vector of parameters was laid out anew: moves the state and the plan. The gradient is zero.
-  void lay_out(const detail::StepLayout& layout) {
+  /// Throws Error (usage) if the step cannot move to another layout of these parameters.
+  void check_may_move(const detail::VariableRecord& params) const {
     check_held();
+    if (detail::record_of(params_).get() != &params)
+      throw Error(ErrorKind::usage, "change: the step '" + name() + "' trains '" + params_.name() +
+                                        "', expected a step of '" + detail::name_of(params) + "'");
     if (range_) throw Error(ErrorKind::usage, "change: the step '" + name() + "' has a range, expected one without");
-    const bool skips = detail::StepPlan(plan_numbers_).is_skipping();
+    detail::check_layout(params, layout_, name());
+  }
+  /// The state and the plan for a new layout of the parameters.
+  detail::StepVectors moved(const detail::StepLayout& layout) const {
+    const bool skips =
+        detail::StepPlan(std::span<double>(const_cast<double*>(plan_numbers_.data()), plan_numbers_.size()))
+            .is_skipping();
     detail::StepVectors before{
-        sizeof(T), {}, plan_numbers_, skips ? NonFiniteGradient::skip : NonFiniteGradient::error};
+        sizeof(T), {}, plan_numbers_, skips ? NonFiniteGradient::skip : NonFiniteGradient::error, kept_};
     for (const Shared<T, 1>& vector : state_) {
       const Array<T, 1> whole = form_ == StepForm::sharded ? vector.gather() : vector.get(0);
       const auto bytes = std::as_bytes(whole.span());
       before.state.emplace_back(bytes.begin(), bytes.end());
     }
-    const detail::StepVectors after = detail::move_parts(kept_, before, layout, steps_);
+    return detail::move_parts(before, layout, steps_);
+  }
+  /// The parameters have that layout. The gradient is zero.
+  void lay_out(const detail::StepVectors& after) {
     for (std::size_t i = 0; i < kStates; ++i) {
       const std::vector<std::byte>& bytes = after.state[i];
       const std::span values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
       if (form_ == StepForm::sharded) state_[i].scatter(values);
       else state_[i].broadcast(values);
     }
+    kept_ = after.kept;
     plan_numbers_ = after.plan;
     plan_.broadcast(plan_numbers_);
     slice_gradient_.broadcast(std::span<const T>());
     zero(*detail::record_of(gradient_));
+    layout_ = detail::layout_of(*detail::record_of(params_));
   }
 
   /// Makes a vector zero, and as long as what the step trains.
@@ -228,7 +244,8 @@ class TrainStep {
   StepForm form_;
   std::optional<ParameterRange> range_;
   std::int64_t steps_ = 0;
-  std::shared_ptr<detail::KeptParts> kept_;  // of parameters that were trained before; null until lay_out()
+  std::int64_t layout_;                            // of the parameters
+  std::shared_ptr<const detail::KeptParts> kept_;  // of parameters that were trained before; null until lay_out()
 };
 
 namespace detail {

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
 
+#include "common/text/errors.hpp"
+#include "master/records/variables.hpp"
+#include "master/session/session_core.hpp"
 #include "syncrun/detail/master_interface.hpp"
 #include "syncrun/detail/step_plan.hpp"
 
@@ -39,6 +43,7 @@ struct KeptPart {
   std::vector<std::vector<std::byte>> state;
   std::vector<PlanPiece> pieces;  // from the first element of the parameter
   std::int64_t steps;             // of the step, when it trained the parameter last
+  std::int64_t elements;
 };
 
 }  // namespace
@@ -48,7 +53,7 @@ class KeptParts {
   void keep(const StepVectors& vectors, std::span<const StepPart> layout, std::int64_t steps) {
     const auto pieces = pieces_of_plan(vectors.plan, layout.empty() ? 0 : layout.back().end);
     for (const StepPart& each : layout) {
-      KeptPart part{{}, cut_plan(pieces, each.begin, each.end, -each.begin), steps};
+      KeptPart part{{}, cut_plan(pieces, each.begin, each.end, -each.begin), steps, each.end - each.begin};
       const auto at = [&](std::int64_t element) { return element * static_cast<std::int64_t>(vectors.element_bytes); };
       for (const auto& vector : vectors.state)
         part.state.emplace_back(vector.begin() + at(each.begin), vector.begin() + at(each.end));
@@ -56,14 +61,15 @@ class KeptParts {
     }
   }
   StepVectors take(const StepVectors& before, const StepLayout& layout, std::int64_t steps) {
-    StepVectors after{before.element_bytes, {}, {}, before.non_finite};
+    StepVectors after{before.element_bytes, {}, {}, before.non_finite, nullptr};
     const std::int64_t elements = layout.after.empty() ? 0 : layout.after.back().end;
     after.state.assign(before.state.size(),
                        std::vector<std::byte>(static_cast<std::size_t>(elements) * before.element_bytes));
     std::vector<PlanPiece> pieces;
     for (const StepPart& each : layout.after) {
       const auto found = parts_.find(each.id);
-      if (found == parts_.end()) {
+      // A tensor that has another size is another parameter.
+      if (found == parts_.end() || found->second.elements != each.end - each.begin) {
         if (each.begin != each.end)
           pieces.push_back({each.begin, each.end, {.steps_before = static_cast<double>(steps)}});
         continue;
@@ -95,11 +101,36 @@ class KeptParts {
   std::map<std::int64_t, KeptPart> parts_;  // by id
 };
 
-StepVectors move_parts(std::shared_ptr<KeptParts>& kept, const StepVectors& before, const StepLayout& layout,
-                       std::int64_t steps) {
-  if (!kept) kept = std::make_shared<KeptParts>();
+StepVectors move_parts(const StepVectors& before, const StepLayout& layout, std::int64_t steps) {
+  const std::int64_t elements = layout.before.empty() ? 0 : layout.before.back().end;
+  for (const auto& vector : before.state) {
+    if (vector.size() == static_cast<std::size_t>(elements) * before.element_bytes) continue;
+    text::throw_usage("change: a state of the step has " + std::to_string(vector.size() / before.element_bytes) +
+                      " elements, expected " + std::to_string(elements) + ", as many as its parameters");
+  }
+  auto kept = before.kept ? std::make_shared<KeptParts>(*before.kept) : std::make_shared<KeptParts>();
   kept->keep(before, layout.before, steps);
-  return kept->take(before, layout, steps);
+  StepVectors after = kept->take(before, layout, steps);
+  after.kept = std::move(kept);
+  return after;
 }
+
+std::int64_t layout_of(const master::records::VariableRecord& params) { return params.layout; }
+
+void check_layout(const master::records::VariableRecord& params, std::int64_t layout, const std::string& name) {
+  if (params.layout == layout) return;
+  text::throw_usage(
+      "train_step: '" + params.name + "' was laid out anew by change() without the step '" + name +
+      "', whose state and range are those of the old layout. Pass the step to change(), or make it again");
+}
+
+void check_may_change_layout(const master::records::VariableRecord& params) {
+  if (params.session->settings().on_worker_lost != OnWorkerLost::respawn) return;
+  text::throw_usage(
+      "change: this session replaces lost workers (OnWorkerLost::respawn), and a new worker would have the module of "
+      "the construction. Use OnWorkerLost::end");
+}
+
+void raise_layout(master::records::VariableRecord& params) { ++params.layout; }
 
 }  // namespace syncrun::detail

@@ -91,6 +91,7 @@ struct VariableRecord {
   // The copies are shares of the state of a train step. The weights of ranks do not change these shares, because the
   // ranks also divide the gradient equally.
   bool has_equal_shares = false;
+  std::int64_t layout = 0;  // how often its elements got another meaning. Train steps of an older layout do not fit
   WriteLog writes;
   std::unique_ptr<ValueState> value;  // if the variable is a Value, else null
 

@@ -499,6 +499,9 @@ TEST_P(StepGroups, ThatAreWrongAreRefused) {
                "has a momentum, but the rule has none. Leave it out");
   EXPECT_ERROR(make({}, -1), sr::ErrorKind::usage, "clip_norm is -1");
   EXPECT_ERROR(make({}, std::nan("")), sr::ErrorKind::usage, "clip_norm is nan");
+  EXPECT_ERROR(sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, weights,
+                                        {.non_finite = sr::NonFiniteGradient::skip}),
+               sr::ErrorKind::usage, "expected a clip_norm, which can be infinite");
   EXPECT_ERROR(static_cast<void>(make({}).gradient_norm()), sr::ErrorKind::usage, "the step has no clip_norm");
 }
 

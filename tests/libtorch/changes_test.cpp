@@ -205,7 +205,7 @@ TEST_P(LibtorchChanges, ThatFailLeaveTheParametersAsTheyWere) {
                "change: the module has no parameter that requires a gradient");
   EXPECT_ERROR(models::lt::change<freeze_and_throw>(session(), net, params, steps), sr::ErrorKind::function,
                "no such layer");
-  EXPECT_ERROR(step(x(), y(), {}), sr::ErrorKind::function, "Do this with change()");
+  EXPECT_ERROR(step(x(), y(), {}), sr::ErrorKind::function, "the last change() of the module has failed");
   EXPECT_EQ(params.get(0).to_vector(), before);
   models::lt::change<unfreeze_all>(session(), net, params, steps);
   EXPECT_EQ(params.get(0).to_vector(), before);
@@ -213,6 +213,62 @@ TEST_P(LibtorchChanges, ThatFailLeaveTheParametersAsTheyWere) {
   if (world_size() == 1) return;
   EXPECT_ERROR(models::lt::change<widen_on_rank_1>(session(), net, params, steps), sr::ErrorKind::usage,
                "change: the modules differ: rank 0 has parameter 'last.bias' Float [1], rank 1 has no more parameters");
+}
+
+void resize_last(Growing& net) {
+  const torch::NoGradGuard no_gradients;
+  for (auto* const layer : {&net.first, &net.last}) {
+    auto& weight = (*layer)->weight;
+    if (layer == &net.last) weight.set_data(torch::full({2, kWidth}, 0.1));
+    else weight.set_data(weight.clone());
+  }
+  net.last->bias.set_data(torch::zeros({2}));
+}
+
+/// Steps that did not move with the parameters would train others.
+TEST_P(LibtorchChanges, MakeOldStepsErrors) {
+  const auto net = session().replicate<Replica<Growing>>(kSeed);
+  auto params = parameters(session(), net);
+  auto step = models::lt::train_step<sr::Adam, loss>(session(), net, params);
+  auto other = models::lt::train_step<sr::Adam, loss>(session(), net, params);
+  auto part = models::lt::train_step<sr::Adam, loss>(session(), net, params,
+                                                     {.range = models::lt::range_of(session(), net, "last")});
+  EXPECT_ERROR(models::lt::change<freeze_first>(session(), net, params, std::tie(step, part)), sr::ErrorKind::usage,
+               "change: the step 'loss' has a range, expected one without");
+  step(x(), y(), {});
+  models::lt::change<replace_last>(session(), net, params, std::tie(step));  // the same length
+  const auto before = params.get(0).to_vector();
+  const char* const words = "'params' was laid out anew by change() without the step 'loss'";
+  EXPECT_ERROR(other(x(), y(), {}), sr::ErrorKind::usage, words);
+  EXPECT_ERROR(part(x(), y(), {}), sr::ErrorKind::usage, words);
+  EXPECT_ERROR(models::lt::change<freeze_first>(session(), net, params, std::tie(other)), sr::ErrorKind::usage, words);
+  EXPECT_EQ(params.get(0).to_vector(), before);
+  // A tensor with another shape is a new parameter, and does not get the old state.
+  models::lt::change<resize_last>(session(), net, params, std::tie(step, step));
+  EXPECT_EQ(params.shape(0)[0], (models::kInputs + 1) * kWidth + 2 * kWidth + 2);
+  const auto state = step.state()[0].get(0).to_vector();
+  EXPECT_NE(state[0], 0);
+  for (std::size_t i = (models::kInputs + 1) * kWidth; i < state.size(); ++i) EXPECT_EQ(state[i], 0);
+}
+
+struct Halved : Growing {
+  Halved() { to(torch::kBFloat16); }
+};
+torch::Tensor halved_loss(Halved& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
+  return models::mean_square(net.forward(tensor(x).to(torch::kBFloat16)).to(torch::kFloat32), tensor(y));
+}
+void freeze_last_of_halved(Halved& net) { require_gradient(*net.last, false); }
+
+TEST_P(LibtorchChanges, KeepTheMasterWeightsOfParametersIn16Bits) {
+  const auto net = session().replicate<Replica<Halved>>(kSeed);
+  auto params = parameters(session(), net);
+  auto step = models::lt::train_step<sr::Adam, halved_loss>(session(), net, params);
+  for (int i = 0; i < 5; ++i) step(x(), y(), {});
+  auto before = params.get(0).to_vector();
+  models::lt::change<freeze_last_of_halved>(session(), net, params, std::tie(step));
+  before.resize((models::kInputs + 1) * kWidth);
+  EXPECT_EQ(params.get(0).to_vector(), before);
+  step(x(), y(), {});
 }
 
 }  // namespace changes

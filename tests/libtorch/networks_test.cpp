@@ -230,6 +230,10 @@ TEST_P(LibtorchNetworks, CanBePartsOfTheParametersWithStepsOfTheirOwn) {
   }
   const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
   const auto params = parameters(session(), net);
+  auto cut =
+      models::lt::train_step<sr::Sgd, models::mlp_loss>(session(), net, params, {.range = sr::ParameterRange{0, 40}});
+  EXPECT_ERROR(cut(x(), y(), {}), sr::ErrorKind::function,
+               "the range of the step, the elements 0 to 40, cuts parameter 'first.weight'");
   EXPECT_ERROR((models::lt::train_step<sr::Sgd, models::mlp_loss>(session(), net, params,
                                                                   {.range = sr::ParameterRange{70, 80}})),
                sr::ErrorKind::usage, "the range of the step, the elements 70 to 80, is not within the parameters");

@@ -77,10 +77,18 @@ struct HandleAccess {
     return step.verified();
   }
 
-  /// The vector of a train step's parameters was laid out anew.
+  /// Three parts of a new layout of a train step's parameters: checks the step, computes its vectors, and sets them.
+  template <class Step, class Record>
+  static void check_may_move(const Step& step, const Record& params) {
+    step.check_may_move(params);
+  }
   template <class Step, class Layout>
-  static void lay_out(Step& step, const Layout& layout) {
-    step.lay_out(layout);
+  static auto moved(const Step& step, const Layout& layout) {
+    return step.moved(layout);
+  }
+  template <class Step, class Vectors>
+  static void lay_out(Step& step, const Vectors& vectors) {
+    step.lay_out(vectors);
   }
 
   /// The memory of an array that a body returns. The array gives it up.

@@ -430,11 +430,19 @@ SYNCRUN_EXPORT void check_step_variables(const VariableRecord& params, const Var
                                          const std::optional<ParameterRange>& range);
 /// The same check for the parameters of a new train step, and that the range is within them.
 SYNCRUN_EXPORT void check_step_params(const VariableRecord& params, const std::optional<ParameterRange>& range);
-/// The vectors of a step for a new layout of its parameters. `kept` has what the step keeps of parameters that it does not
-/// train at present; null at first. Parameters that come back have what they had. New ones have the state zero and no
-/// groups. `steps` is the number of steps so far. A parameter does not count the steps in which it was not trained.
-SYNCRUN_EXPORT StepVectors move_parts(std::shared_ptr<KeptParts>& kept, const StepVectors& before,
-                                      const StepLayout& layout, std::int64_t steps);
+/// The vectors of a step for a new layout of its parameters. `before.kept` has what the step keeps of parameters that it
+/// does not train at present; null at first. Parameters that come back have what they had. New ones have the state zero
+/// and no groups. `steps` is the number of steps so far. A parameter does not count the steps in which it was not trained.
+/// Throws Error (usage) if the vectors do not have the length of the layout.
+SYNCRUN_EXPORT StepVectors move_parts(const StepVectors& before, const StepLayout& layout, std::int64_t steps);
+/// The number of the layout of a variable of parameters. A step remembers it.
+SYNCRUN_EXPORT std::int64_t layout_of(const VariableRecord& params);
+/// Throws Error (usage) if the variable has another layout than the step `name`.
+SYNCRUN_EXPORT void check_layout(const VariableRecord& params, std::int64_t layout, const std::string& name);
+/// Before the layout changes: throws Error (usage) if the session replaces lost workers, which would have the old one.
+SYNCRUN_EXPORT void check_may_change_layout(const VariableRecord& params);
+/// The layout has changed: from now on, steps that have not moved with it are errors.
+SYNCRUN_EXPORT void raise_layout(VariableRecord& params);
 /// Whether every rank's copy has as many elements as that rank's copy of another variable.
 SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const VariableRecord& other);
 /// Whether a rank has a copy of the parameters, but none of the variable. This happens after its worker was replaced.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,12 +26,15 @@ struct StepLayout {
   std::span<const std::int64_t> ids;
 };
 
+class KeptParts;
+
 /// Whole vectors of state, and the numbers of the StepPlan.
 struct StepVectors {
   std::size_t element_bytes;
   std::vector<std::vector<std::byte>> state;
   std::vector<double> plan;
   NonFiniteGradient non_finite;
+  std::shared_ptr<const KeptParts> kept;  // of parameters that were trained before; null at first
 };
 
 }  // namespace syncrun::detail

@@ -43,7 +43,10 @@ constexpr Rule rule_of_part(Rule rule, const PlanPart& part) noexcept {
   } else if constexpr (requires { rule.momentum; }) {
     if (part.first >= 0) rule.momentum = part.first;
   }
-  if constexpr (requires { rule.step; }) rule.step -= static_cast<std::int64_t>(part.steps_before);
+  if constexpr (requires { rule.step; }) {
+    rule.step -= static_cast<std::int64_t>(part.steps_before);
+    if (rule.step < 1) rule.step = 1;  // after a smaller number of set_steps()
+  }
   return rule;
 }
 
@@ -171,6 +174,11 @@ inline std::vector<double> make_step_plan(const TrainStepOptions& options, const
   if (std::isnan(clip_norm) || clip_norm < 0)
     throw Error(ErrorKind::usage,
                 "train_step: clip_norm is " + number_text(clip_norm) + ", expected 0 (no clipping) or more");
+  if (options.non_finite == NonFiniteGradient::skip && clip_norm == 0)
+    throw Error(
+        ErrorKind::usage,
+        "train_step: NonFiniteGradient::skip needs the norm of the gradient, expected a clip_norm, which can be "
+        "infinite");
   if (groups.empty() && clip_norm == 0 && form == GradientForm::mean) return {};
   std::vector<PlanPiece> pieces;
   std::int64_t next = range.begin;

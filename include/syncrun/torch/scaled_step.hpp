@@ -40,6 +40,7 @@ class ScaledStep {
   /// reason.
   auto operator()(typename syncrun::detail::Parameter<Passed>::Passed... arguments, const Rule& rule,
                   const CallOptions& options = {}) {
+    was_skipped_ = false;
     auto result = step_(arguments..., static_cast<float>(scaling_.scale), rule, options);
     was_skipped_ = !std::isfinite(step_.gradient_norm());
     if (was_skipped_) {

@@ -7,9 +7,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -96,6 +98,27 @@ struct KeptInput<Sliced<T, N>> {
   static Sliced<T, N> of(const Sliced<T, N>& input, std::vector<::torch::Tensor>& kept) {
     return Sliced<T, N>(copy_of(input, kept));
   }
+};
+
+template <class T>
+struct KeptInput<DeviceScalar<T>> {
+  static DeviceScalar<T> of(const DeviceScalar<T>& input, std::vector<::torch::Tensor>& kept) {
+    return DeviceScalar<T>(copy_of(ArrayView<const T, 1>(input.data(), Shape{1}), kept).data());
+  }
+};
+template <>
+struct KeptInput<std::string_view> {
+  static std::string_view of(const std::string_view& input, std::vector<::torch::Tensor>& kept) {
+    kept.push_back(::torch::empty({static_cast<std::int64_t>(input.size())}, ::torch::kUInt8));  // in host memory
+    auto* const text = static_cast<char*>(kept.back().data_ptr());
+    std::memcpy(text, input.data(), input.size());
+    return {text, input.size()};
+  }
+};
+/// Each stage would write the value anew, and only the first one runs the loss function.
+template <class Op, class T, std::size_t N>
+struct KeptInput<Update<Op, T, N>> {
+  static_assert(sizeof(T) == 0, "the loss function of a staged step cannot take an Update");
 };
 
 /// The number of stages of what a loss function returns. 0: no StagedLoss.

@@ -48,7 +48,8 @@ struct BoundParameter {
   ::torch::Tensor tensor;
   std::int64_t offset;
   std::vector<std::int64_t> strides;  // of the tensor in the variable: a tensor that is channels last stays so
-  std::int64_t id = 0;                // the same as long as the module has this tensor
+  std::vector<std::int64_t> sizes{};  // of the tensor when it was found
+  std::int64_t id = 0;                // the same as long as the module has this tensor, with this shape
   std::int64_t end() const noexcept { return offset + tensor.numel(); }
 };
 
@@ -201,17 +202,23 @@ class SYNCRUN_EXPORT BoundModule {
   LoadReport load(const std::filesystem::path& file, std::string_view options);
 
  private:
-  std::vector<BoundParameter> find_parameters();
+  struct KnownTensor {
+    ::torch::Tensor tensor;
+    std::vector<std::int64_t> sizes;
+    std::int64_t id;
+  };
+  std::vector<BoundParameter> find_parameters(std::vector<KnownTensor>& known);
   void check_unchanged() const;
   void check_size(const FlatVector& params) const;
   void bind_params(const FlatVector& params, const std::optional<ParameterRange>& changed);
   void bind_gradient(const FlatVector& gradient, bool is_in_place);
   bool is_trained(const BoundParameter& parameter) const noexcept;
+  void check_range() const;
   void collect_gradient();
   void collect_in_place();
   void run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check);
   void check_loss(const ::torch::Tensor& loss, const BackwardCall& call) const;
-  ::torch::Tensor scaled(const ::torch::Tensor& loss, const BackwardCall& call) const;
+  ::torch::Tensor scaled(const ::torch::Tensor& loss, const BackwardCall& call, double factor = 1) const;
   void set_count(double count, const BackwardCall& call);
 
   std::shared_ptr<::torch::nn::Module> module_;
@@ -221,9 +228,12 @@ class SYNCRUN_EXPORT BoundModule {
       result_;  // on a CUDA device: the loss of the last step or evaluation, its count, and that of the step
   std::vector<BoundParameter> parameters_;
   std::vector<BoundParameter> proposed_;
-  std::vector<std::pair<::torch::Tensor, std::int64_t>> ids_;  // of all parameters of the module
+  std::vector<KnownTensor> known_;                                 // all parameters of the module
+  std::vector<KnownTensor> proposed_known_;                        // those after begin_change()
+  std::vector<std::pair<std::int64_t, ::torch::Tensor>> masters_;  // by id: values of converted parameters
   std::int64_t next_id_ = 0;
-  bool is_changing_ = false;
+  bool is_changing_ = false;  // from begin_change() until accept_change()
+  bool is_proposed_ = false;
   std::int64_t elements_ = 0;
   FlatVector gradient_;
   std::shared_ptr<GradientHooks> watch_;  // null until a call needs one

@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -103,13 +105,6 @@ struct ChangeBodies<kChange, Net, T, void (*)(Net&, P...)> {
   }
 };
 
-template <class Step, class T>
-void check_is_step_of(const Step& step, const Shared<T, 1>& params) {
-  if (syncrun::detail::record_of(step.params()) == syncrun::detail::record_of(params)) return;
-  throw Error(ErrorKind::usage, "change: the step '" + step.name() + "' trains '" + step.params().name() +
-                                    "', expected a step of '" + params.name() + "'");
-}
-
 inline std::vector<syncrun::detail::StepPart> step_parts(const Gather<std::int64_t, 2>& places) {
   std::vector<syncrun::detail::StepPart> parts;
   for (std::int64_t i = 0; i < places.rows(); ++i) parts.push_back({places[i][0], places[i][1], places[i][2]});
@@ -135,15 +130,19 @@ inline std::vector<syncrun::detail::StepPart> step_parts(const Gather<std::int64
 /// a number of steps (such as Adam) count for each parameter the steps in which it was trained. A checkpoint does not
 /// contain these differences. TrainStep::gradient() is zero. Each rank has the values of rank 0, also in buffers.
 ///
-/// Throws Error: usage (a session with GPUs, before the function is called; modules that differ between ranks, or have
-/// no parameters), function (an error of the function). After an error, `params` and the steps are as before, but the
-/// modules may be changed. Then the next step is an error unless another change() repairs them. A worker that is replaced
-/// (OnWorkerLost::respawn) has the module of the construction.
+/// Throws Error (usage) before the function is called, if the session has GPUs or replaces lost workers
+/// (OnWorkerLost::respawn), or if a step has a range or another variable. Throws Error (usage) also if the modules then
+/// differ between ranks, or have no parameters, and Error (function) for an error of the function. After that, `params` and
+/// the steps are as before, but the modules may be changed: all calls with them are errors until another change() succeeds.
+/// A step of `params` that is not in `steps` is an error from then on, and so is a step with a range.
 template <auto kChange, class Net, class T, class... Steps, class... Arguments>
 void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>& params, std::tuple<Steps&...> steps,
             const Arguments&... arguments) {
   detail::check_no_gpus(session.devices(), "change");
-  std::apply([&](const Steps&... each) { (detail::check_is_step_of(each, params), ...); }, steps);
+  using Access = syncrun::detail::HandleAccess;
+  syncrun::detail::VariableRecord& record = *syncrun::detail::record_of(params);
+  syncrun::detail::check_may_change_layout(record);
+  std::apply([&](const Steps&... each) { (Access::check_may_move(each, record), ...); }, steps);
   using Bodies = detail::ChangeBodies<kChange, Net, T, decltype(kChange)>;
   const auto changed = session.function(Bodies::template body<CpuWorker>(), Bodies::template body<CudaWorker>(), net,
                                         "change")(arguments..., params);
@@ -151,13 +150,26 @@ void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>&
   const auto described = session.function(&Replica<Net>::describe_change, net, "change").on_rank(0)();
   const auto before = detail::step_parts(described.before);
   const auto after = detail::step_parts(described.after);
-  params.broadcast(std::vector<T>(static_cast<std::size_t>(changed.elements.value())));
-  session.function(&Replica<Net>::template lay_out<CpuWorker, T>, &Replica<Net>::template lay_out<CudaWorker, T>, net,
-                   "change")(params);
-  params.broadcast(0);
-  if (changed.has_buffers.value() != 0) sync_buffers(session, net, BufferSync::rank0);
   const syncrun::detail::StepLayout layout{before, after, described.ids.span()};
-  std::apply([&](Steps&... each) { (syncrun::detail::HandleAccess::lay_out(each, layout), ...); }, steps);
+  const auto vectors = std::apply(
+      [&](const Steps&... each) {
+        return std::array<syncrun::detail::StepVectors, sizeof...(Steps)>{Access::moved(each, layout)...};
+      },
+      steps);
+  const std::vector<T> old = params.get(0).to_vector();
+  syncrun::detail::raise_layout(record);  // a step that is not laid out below is an error from now on
+  try {
+    params.broadcast(std::vector<T>(static_cast<std::size_t>(changed.elements.value())));
+    session.function(&Replica<Net>::template lay_out<CpuWorker, T>, &Replica<Net>::template lay_out<CudaWorker, T>, net,
+                     "change")(params);
+    params.broadcast(0);
+  } catch (...) {
+    params.broadcast(old);
+    throw;
+  }
+  if (changed.has_buffers.value() != 0) sync_buffers(session, net, BufferSync::rank0);
+  std::size_t at = 0;
+  std::apply([&](Steps&... each) { (Access::lay_out(each, vectors[at++]), ...); }, steps);
 }
 
 /// The place of a parameter in the variable that parameters() returns: its elements [begin, end).
