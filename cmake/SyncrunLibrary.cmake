@@ -72,6 +72,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/schedules.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/shared.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/stop.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/syncrun.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/task.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/train_step.hpp

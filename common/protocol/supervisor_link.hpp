@@ -26,6 +26,7 @@ struct SupervisorMessage {
     verdict = 'V',  ///< text: why the program failed. `syncrun` prints it as its last line.
     details = 'D',  ///< text: the details of the error that the next verdict is about, as FailureDetails encodes them.
     note = 'N',     ///< text: another fault, which `syncrun` prints after the reason for which the program failed.
+    stops = 'S',    ///< The program ends by itself after a request to stop (syncrun::stop_requested).
   };
   Kind kind;
   int number = 0;

@@ -32,6 +32,7 @@
 #include "syncrun/schedules.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/stop.hpp"
 #include "syncrun/task.hpp"
 #include "syncrun/train_step.hpp"
 #include "syncrun/train_step_options.hpp"

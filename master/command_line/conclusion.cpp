@@ -24,6 +24,12 @@ std::string in_seconds(std::chrono::milliseconds time) {
   return number_text(static_cast<double>(time.count()) / 1000) + " s";
 }
 
+/// True if a signal asked the program to stop, and the program has decided itself how it ends.
+bool has_obeyed(const JobEnd& end) {
+  return end.said_hello && end.killed == KillReason::none && end.wait_status &&
+         (WIFEXITED(*end.wait_status) || WTERMSIG(*end.wait_status) != end.stop_signal);
+}
+
 std::string stopped_message(const JobEnd& end) {
   const std::string who = end.role == JobEnd{}.role ? "" : end.role + " was ";
   const std::string stopped = who + "stopped by " + text::signal_name(end.stop_signal);
@@ -69,9 +75,8 @@ std::string ended_message(const JobEnd& end) {
 
 Conclusion conclude_without_notes(const JobEnd& end) {
   const int code = own_exit_code(end);
-  if (end.stop_signal != 0) {
-    return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict, true};
-  }
+  if (end.stop_signal != 0 && !has_obeyed(end))
+    return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict};
   if (!end.verdict.empty()) return {code, end.verdict};
   if (!end.said_hello && end.is_privileged) return {code, ended_message(end)};
   if (!end.said_hello || end.went_on) {
@@ -80,7 +85,7 @@ Conclusion conclude_without_notes(const JobEnd& end) {
   if (code == 0) return {};
   // A shell reports nothing in this case either: `program | head -1`.
   if (code == kSignalExit + SIGPIPE && end.output_has_no_reader) return {code, ""};
-  return {code, ended_message(end)};
+  return {code, (end.stop_signal != 0 ? stopped_message(end) + ": " : "") + ended_message(end)};
 }
 
 }  // namespace
@@ -89,6 +94,7 @@ Conclusion conclude(const JobEnd& end) {
   Conclusion conclusion = conclude_without_notes(end);
   if (!conclusion.message.empty()) conclusion.message += end.notes;
   if (!end.verdict.empty()) conclusion.details = end.details;  // else they belong to another message
+  conclusion.was_asked = end.stop_signal != 0;
   conclusion.was_killed = !end.wait_status || WIFSIGNALED(*end.wait_status);
   return conclusion;
 }

@@ -40,7 +40,7 @@ struct JobEnd {
 struct Conclusion {
   int exit_code = 0;
   std::string message;     ///< Empty if all went well, or if the reader of the output (`head`) has stopped reading.
-  bool was_asked = false;  ///< A signal to `syncrun` has ended the job.
+  bool was_asked = false;  ///< A signal to `syncrun` asked the job to end.
   protocol::FailureDetails details{};
   bool was_killed = false;  ///< A signal has ended the program. Its exit code may be above 128 without one.
 };

@@ -216,7 +216,7 @@ constexpr std::array kOptions{
                 options.grace = std::chrono::milliseconds(static_cast<std::int64_t>(seconds_in(name, value) * 1000));
                 return value;
               },
-              "after a signal, kill everything after this time (default: 5)", "5"},
+              "after a signal, kill everything after this time (default: 5, or none on several nodes)", "5"},
     OptionRow{"nodes", 0, "N", nullptr,
               [](CommandOptions& options, const std::string& name, const std::string& value) {
                 options.nodes = whole_number(name, value, 1, kMostNodes);

@@ -3,6 +3,7 @@
 // The command line of `syncrun`: makes checked values from argv.
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,10 +39,10 @@ struct CommandOptions {
   void note_variable(const std::string& name, const std::string& source);
 
   // For `syncrun` alone.
-  std::string error_file;  ///< Empty: none.
-  std::string pid_file;    ///< Empty: none.
-  std::string folder;      ///< Where the program runs. Empty: the present folder.
-  std::chrono::milliseconds grace{5000};
+  std::string error_file;                          ///< Empty: none.
+  std::string pid_file;                            ///< Empty: none.
+  std::string folder;                              ///< Where the program runs. Empty: the present folder.
+  std::optional<std::chrono::milliseconds> grace;  ///< Empty: not given.
   int max_restarts = 0;
   int restart = 0;  ///< How often a script has run the program before.
   int nodes = 0;    ///< 0: not given.

@@ -17,9 +17,11 @@
 #include <utility>
 
 #include "common/os/environment.hpp"
+#include "common/os/stop_signals.hpp"
 #include "common/text/errors.hpp"
 #include "master/command_line/preparation.hpp"
 #include "master/devices/host_part.hpp"
+#include "syncrun/stop.hpp"
 #include "syncrun/version.hpp"
 
 namespace syncrun::detail::master::command_line {
@@ -35,8 +37,7 @@ constexpr std::chrono::milliseconds kOrphanTick{10};
 constexpr std::chrono::seconds kShortLife{1};
 constexpr std::chrono::seconds kPause{1};
 
-/// A signal that comes again so soon is the same request.
-constexpr std::chrono::milliseconds kLongestEcho{100};
+constexpr std::chrono::milliseconds kUsualGrace{5000};
 
 constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2};
 
@@ -119,6 +120,7 @@ Conclusion Supervisor::run() {
     if (first_signal_ == 0) continue;
     end_.verdict.clear();  // it was printed already
     end_.stop_signal = first_signal_;
+    end_.wait_status = first_signal_;  // as if the signal had ended the program, which was over
     return conclude(end_);
   }
 }
@@ -132,7 +134,8 @@ bool Supervisor::can_be_started_again(const Conclusion& conclusion) const {
   const bool refused_options =
       !had_workers_ && std::any_of(conclusion.details.begin(), conclusion.details.end(), is_usage);
   const bool may_fare_better = !end_.went_on && conclusion.exit_code != kUsageExit && !refused_options;
-  return has_failed && is_gone && end_.said_hello && first_signal_ == 0 && may_fare_better;
+  const bool was_told_to_stop = conclusion.exit_code == kRequeueExitCode;  // by a signal that syncrun need not know
+  return has_failed && is_gone && end_.said_hello && first_signal_ == 0 && may_fare_better && !was_told_to_stop;
 }
 
 void Supervisor::pause() {
@@ -147,12 +150,11 @@ void Supervisor::pause() {
 void Supervisor::run_once(int restart) {
   end_ = {};
   end_.program = job_.command.front();
-  end_.grace = job_.grace;
   if (job_.node != 0)
     end_.role = "the agent of node " + std::to_string(job_.node) + " (" + devices::own_host_name() + ")";
   stage_ = Stage::running;
   groups_.clear();
-  had_workers_ = false;
+  had_workers_ = stops_by_itself_ = false;
   asked_.clear();
   start_master(restart);
   while (stage_ != Stage::over) {
@@ -226,11 +228,14 @@ void Supervisor::wait_for_events() {
 }
 
 int Supervisor::wait_limit_ms() const {
-  if (stage_ == Stage::running) return job_.longest_stop.count() == 0 ? -1 : static_cast<int>(kStopTick.count());
   if (stage_ == Stage::killing || !master_is_alive()) return static_cast<int>(kOrphanTick.count());
+  const bool has_deadline = stage_ != Stage::running && deadline_ != os::Clock::time_point::max();
+  if (!has_deadline && job_.longest_stop.count() == 0) return -1;
+  // check_stop() looks often.
+  const auto longest = job_.longest_stop.count() == 0 ? std::chrono::milliseconds(std::chrono::hours(1)) : kStopTick;
+  if (!has_deadline) return static_cast<int>(longest.count());
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - os::Clock::now()).count();
-  constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(1);
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestWait.count()));
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, longest.count()));
 }
 
 void Supervisor::read_signals() {
@@ -256,7 +261,7 @@ void Supervisor::handle(const protocol::SupervisorMessage& message) {
       if (!std::exchange(end_.said_hello, true)) compare_versions(message.text);
       return;
     case protocol::SupervisorMessage::Kind::details:
-      if (end_.verdict.empty() && end_.stop_signal == 0) end_.details = protocol::decoded_details(message.text);
+      if (end_.verdict.empty() && stage_ != Stage::killing) end_.details = protocol::decoded_details(message.text);
       return;
     case protocol::SupervisorMessage::Kind::note: end_.notes += '\n' + message.text; return;
     case protocol::SupervisorMessage::Kind::worker:
@@ -270,8 +275,12 @@ void Supervisor::handle(const protocol::SupervisorMessage& message) {
       groups_.erase(message.number);
       return;
     case protocol::SupervisorMessage::Kind::verdict:
-      // Only the first cause counts. A failure after a signal is its consequence.
-      if (end_.verdict.empty() && end_.stop_signal == 0) end_.verdict = message.text;
+      // Only the first cause counts. What fails while everything is killed fails because of that.
+      if (end_.verdict.empty() && stage_ != Stage::killing) end_.verdict = message.text;
+      return;
+    case protocol::SupervisorMessage::Kind::stops:
+      stops_by_itself_ = true;
+      if (stage_ == Stage::terminating && !grace()) deadline_ = os::Clock::time_point::max();
       return;
   }
   logger_->warn("unknown message of kind " + std::to_string(static_cast<int>(message.kind)) + " from the master");
@@ -288,7 +297,7 @@ void Supervisor::compare_versions(const std::string& librarys) const {
 /// Why the master may have ended as it did, before it could say so itself.
 void Supervisor::look_for_reasons() {
   const int status = *end_.wait_status;
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && stage_ == Stage::running)
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && stage_ != Stage::killing)
     end_.kill_hint = oom_watch_->describe_kill();
   if (end_.said_hello) return;
   end_.is_privileged = raises_privileges(job_.program);
@@ -306,6 +315,8 @@ void Supervisor::collect_ended() {
       look_for_reasons();
       descendants_.reap(-1);
       end_.went_on = stage_ == Stage::running && *end_.wait_status == 0 && goes_on();
+      // Processes that the program has left have no reason to take long.
+      if (deadline_ == os::Clock::time_point::max()) deadline_ = os::Clock::now() + kUsualGrace;
     }
   }
   descendants_.reap(master_is_alive() ? master_.pid : -1);
@@ -331,7 +342,8 @@ void Supervisor::check_stop() {
 }
 
 void Supervisor::advance() {
-  if (stage_ == Stage::running && job_.longest_stop.count() != 0 && master_is_alive()) check_stop();
+  const bool may_run = stage_ == Stage::running || stage_ == Stage::terminating;
+  if (may_run && job_.longest_stop.count() != 0 && master_is_alive()) check_stop();
   const bool is_late = stage_ != Stage::running && os::Clock::now() >= deadline_;
   if (stage_ == Stage::running && !master_is_alive()) start_killing(KillReason::none);
   if (stage_ == Stage::terminating) {
@@ -358,23 +370,31 @@ void Supervisor::handle_signal(int signal, SignalFrom from) {
   }
 }
 
+std::optional<std::chrono::milliseconds> Supervisor::grace() const {
+  const bool is_on_nodes = job_.longest_stop.count() != 0;
+  return job_.grace || is_on_nodes || stops_by_itself_ ? job_.grace : kUsualGrace;
+}
+
 void Supervisor::ask_to_stop(int signal, SignalFrom from) {
   if (first_signal_ == 0) first_signal_ = signal;
   if (stage_ == Stage::terminating) {
-    // When a terminal closes, several processes may send SIGHUP at once. And timeout(1), for example, sends a signal to the
-    // process and then to its group.
-    const bool is_echo =
-        signal == first_signal_ && from == SignalFrom::process && os::Clock::now() - asked_at_ < kLongestEcho;
+    // When a terminal closes, several processes may send SIGHUP at once.
+    const bool is_echo = signal == first_signal_ && from == SignalFrom::process &&
+                         os::Clock::now() - asked_at_ < os::longest_echo(signal);
     if (signal != SIGHUP && !is_echo) start_killing(KillReason::second_signal);
     return;
   }
   if (stage_ != Stage::running) return;
-  logger_->info(text::signal_name(signal) + ": " + std::to_string(job_.grace.count()) +
-                " ms to end before everything is killed");
+  read_messages();  // the program may just have said that it ends by itself
+  const auto limit = grace();
+  logger_->info(text::signal_name(signal) + ": " +
+                (limit ? std::to_string(limit->count()) + " ms" : "no limit of time") +
+                " to end before everything is killed");
   end_.stop_signal = signal;
+  end_.grace = limit.value_or(kUsualGrace);
   stage_ = Stage::terminating;
   asked_at_ = os::Clock::now();
-  deadline_ = asked_at_ + job_.grace;
+  deadline_ = limit ? asked_at_ + *limit : os::Clock::time_point::max();
   // The terminal sends these signals to the whole foreground group, which includes the master.
   if (!(from == SignalFrom::terminal && (signal == SIGINT || signal == SIGQUIT))) send_to_master(signal);
 }
@@ -386,7 +406,7 @@ void Supervisor::suspend() {
   send_to_groups(SIGSTOP);
   const auto before = os::Clock::now();
   ::kill(::getpid(), SIGSTOP);
-  deadline_ += os::Clock::now() - before;
+  if (deadline_ != os::Clock::time_point::max()) deadline_ += os::Clock::now() - before;
   ran_at_ = os::Clock::now();
 }
 
@@ -408,7 +428,7 @@ void Supervisor::terminate_remaining() {
 void Supervisor::start_killing(KillReason reason) {
   stage_ = Stage::killing;
   deadline_ = os::Clock::now() + kLongestKill;
-  end_.killed = reason;
+  if (master_is_alive()) end_.killed = reason;  // else the program has ended by itself, and others are left
 }
 
 void Supervisor::kill_remaining() {

@@ -28,7 +28,9 @@ struct Job {
   std::string program;               ///< Path of the image.
   std::vector<std::string> command;  ///< argv, with the name as written first.
   EnvironmentChanges environment;
-  std::chrono::milliseconds grace{5000};
+  /// How long the program may take to end after a signal. If it is empty, a program that listens to stop requests, and one
+  /// on several nodes, has no limit: their scheduler has one. Others have kUsualGrace.
+  std::optional<std::chrono::milliseconds> grace;
   int max_restarts = 0;
   int restarts_before = 0;  ///< How often a script has run the program before.
   int node = 0;             ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
@@ -76,6 +78,7 @@ class Supervisor {
   void handle(const protocol::SupervisorMessage& message);
   void compare_versions(const std::string& librarys) const;
   void look_for_reasons();
+  std::optional<std::chrono::milliseconds> grace() const;
   /// Who sent a signal.
   enum class SignalFrom : std::uint8_t { terminal, process };
   void handle_signal(int signal, SignalFrom from);
@@ -105,9 +108,10 @@ class Supervisor {
   std::optional<os::OomWatch> oom_watch_;  // created before the master
   Stage stage_ = Stage::running;
   os::Clock::time_point started_{};
-  os::Clock::time_point deadline_{};  // of `terminating`, `killing` and `pausing`
+  os::Clock::time_point deadline_{};  // of `terminating`, `killing` and `pausing`; max(): none
   std::set<pid_t> groups_;            // of live workers and helpers, as the master has announced them
   bool had_workers_ = false;
+  bool stops_by_itself_ = false;    // the program has called syncrun::stop_requested
   os::Clock::time_point ran_at_{};  // when the program was last seen not to be stopped
   std::set<pid_t> asked_;           // processes and groups that were sent SIGTERM after the master's end
   JobEnd end_;

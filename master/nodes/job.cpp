@@ -12,6 +12,7 @@
 
 #include "common/os/environment.hpp"
 #include "common/os/fork_guard.hpp"
+#include "common/os/stop_signals.hpp"
 #include "common/os/stoppable_thread.hpp"
 #include "common/protocol/process_role.hpp"
 #include "common/protocol/supervisor_link.hpp"
@@ -180,6 +181,7 @@ int serve_as_agent(const JobPlace& place) {
   std::unique_ptr<NodeGroup> group;
   try {
     group = join_job(place);
+    os::outlive_stop_signals();  // the program on the first node decides what they mean
     const auto [code, why] = AgentRole(*group).serve();
     if (code != 0) {
       settings::report_last_line("node " + std::to_string(place.node) +

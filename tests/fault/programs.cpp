@@ -219,6 +219,38 @@ void ignore_requests(Session& session, bool in_master) {
   future.get();
 }
 
+/// Returns 1 if SIGTERM ends a child that this process has forked.
+int end_a_child() {
+  const pid_t child = ::fork();
+  while (child == 0) ::pause();
+  ::kill(child, SIGTERM);
+  int status = 0;
+  for (int naps = 0; naps < 5000 && ::waitpid(child, &status, WNOHANG) == 0; ++naps) std::this_thread::sleep_for(1ms);
+  ::kill(child, SIGKILL);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM ? 1 : 0;
+}
+
+int stop_when_asked(Session& session, bool ends) {
+  const auto f = session.function(
+      +[]() -> Sum<int> { return end_a_child(); }, "f");
+  f();
+  say("ready");
+  while (!stop_requested()) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(50ms);  // the workers have got their signals, and the callback was called
+  say((std::to_string(f().value() + end_a_child()) + " children end").c_str());
+  while (!ends) std::this_thread::sleep_for(1s);
+  return kRequeueExitCode;
+}
+
+/// Handles two of the signals itself.
+int stop_by_handler(Session& session) {
+  std::signal(SIGUSR1, [](int) {
+    if (::write(STDOUT_FILENO, "handled 10\n", 11) < 0) std::abort();
+  });
+  std::signal(SIGUSR2, [](int) { request_stop(); });
+  return stop_when_asked(session, true);
+}
+
 }  // namespace
 
 void turn_off_leak_check() { has_no_leak_check = true; }
@@ -239,6 +271,10 @@ int run_program(int argc, char** argv) {
   if (name == "kill-master-and-wait" || name == "kill-master-and-end")
     return run_with([&](Session& session) { kill_master_at_end(session, name == "kill-master-and-wait"); });
   if (name == "task-with-daemon") return run_task_with_daemon();
+  if (name.starts_with("stop")) on_stop([](int signal) { say(("asked by " + std::to_string(signal)).c_str()); });
+  if (name == "stop" || name == "stop-never")
+    return run_with([&](Session& session) { return stop_when_asked(session, name == "stop"); });
+  if (name == "stop-by-handler") return run_with(stop_by_handler);
   if (name == "stubborn-workers" || name == "stubborn-job")
     return run_with([&](Session& session) { ignore_requests(session, name == "stubborn-job"); });
   std::fprintf(stderr, "no program '%s'\n", name.c_str());

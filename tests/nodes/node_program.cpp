@@ -331,9 +331,11 @@ int program(sr::Session& session, int argc, char** argv) {
   } else {
     namespace test = sr::test;
     const test::Words words(argv + std::min(argc, 2), argv + argc);
+    if (action == "train") return test::train(session, words);
     if (!test::run_checkpoints(session, action, words) && !test::run_collectives(session, action, words) &&
         !test::run_producers(session, action, words) && !test::run_respawns(session, action, words) &&
-        !test::use_shared_variables(session, action) && !test::use_values(session, action, words)) {
+        !test::run_signals(session, action, words) && !test::use_shared_variables(session, action) &&
+        !test::use_values(session, action, words)) {
       throw std::invalid_argument("no such action: " + action);
     }
   }

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/os/sign_of_life.hpp"
+#include "common/os/stop_signals.hpp"
 #include "common/os/threads.hpp"
 #include "common/protocol/function_address.hpp"
 #include "common/protocol/function_entry.hpp"
@@ -78,6 +79,7 @@ std::atomic<bool> dies_with_master{false};  // a thread is in die_with_group
 /// kernel does not send it if a process of the master's session adopts the orphans, for example a shell that is the
 /// first process of a container.
 void die_with(pid_t parent, ParentIs parent_is) {
+  os::outlive_stop_signals();
   remember_mark();
   leaders_master = parent;
   family_leader = ::getpid();

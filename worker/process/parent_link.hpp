@@ -18,7 +18,8 @@ namespace syncrun::detail::worker::process {
 inline constexpr std::string_view kLifeThread = "syncrun-life";
 
 /// Makes the kernel send a signal to this process when the master dies. This works even when the thread of
-/// live_while_open cannot run. If the master has died already, ends this process. Throws Error (system).
+/// live_while_open cannot run. If the master has died already, ends this process. From here on, signals that ask a job to
+/// stop, and reach this process too, do nothing: the master decides what they mean. Throws Error (system).
 ///
 /// If the parent is a wrapper, there is no such signal: the kernel would send it when the *thread* ends that has started
 /// this process. Then the socket of live_while_open shows the death of the master, and the master watches the wrapper.

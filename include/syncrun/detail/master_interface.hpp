@@ -98,6 +98,10 @@ struct Program {
 /// Runs the program. Converts an exception into a message and an exit code. Throws nothing.
 SYNCRUN_EXPORT int run_master(int argc, char** argv, const Program& program);
 
+/// The code behind on_stop(). Calls `call(callable, signal)` once, in a thread of its own. The callable stays until the
+/// process ends.
+SYNCRUN_EXPORT void call_at_stop(void (*call)(void* callable, int signal), void* callable);
+
 /// Starts the workers and waits until all are ready. Throws as Session's constructor.
 SYNCRUN_EXPORT std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
 /// Waits for calls in flight, lets the workers end and reaps them. Throws as Session::close. The workers have ended in

@@ -76,6 +76,19 @@ void survive_broken_connections() {
   ::sigaction(SIGPIPE, &action, nullptr);
 }
 
+/// Puts the handler of SIGUSR1 back at the end of its life. MPICH replaces it: its engine can say with this signal that a
+/// process has died. Syncrun notices this itself, and the signal belongs to the program.
+class KeptHandler {
+ public:
+  KeptHandler() { ::sigaction(SIGUSR1, nullptr, &before_); }
+  ~KeptHandler() { ::sigaction(SIGUSR1, &before_, nullptr); }
+  KeptHandler(const KeptHandler&) = delete;
+  KeptHandler& operator=(const KeptHandler&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
 /// All nodes call this at about the same time. MPI ends together with the other nodes, and may wait for them without
 /// end. So another thread ends it, and this one waits only until `end`, and at most for kLongestFinalize.
 bool finalize_until(os::Clock::time_point end) {
@@ -111,6 +124,7 @@ void MpiTransport::open() {
   const WithOneFence with_one_fence;
 #endif
   survive_broken_connections();
+  const KeptHandler kept;
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "start MPI with");
   if (provided < MPI_THREAD_SERIALIZED) {

@@ -51,7 +51,27 @@ TEST(Conclusion, HasOnlyTheDetailsOfItsMessage) {
   EXPECT_EQ(master::command_line::conclude(end).details, end.details);
   end.verdict.clear();  // it belongs to the attempt before
   end.stop_signal = 15;
+  end.wait_status = 15;
   EXPECT_TRUE(master::command_line::conclude(end).details.empty());
+}
+
+TEST(Conclusion, IsThatOfTheProgramIfItWasAskedToStopAndHasDoneSo) {
+  auto end = ended(exited(0));
+  end.stop_signal = 15;
+  EXPECT_EQ(master::command_line::conclude(end).exit_code, 0);
+  EXPECT_EQ(master::command_line::conclude(end).message, "");
+  EXPECT_TRUE(master::command_line::conclude(end).was_asked);
+  end.wait_status = exited(1);
+  end.verdict = "cannot write the checkpoint";
+  EXPECT_EQ(master::command_line::conclude(end).exit_code, 1);
+  EXPECT_EQ(master::command_line::conclude(end).message, "cannot write the checkpoint");
+  end.verdict.clear();
+  end.wait_status = 9;  // another process has killed it
+  EXPECT_EQ(master::command_line::conclude(end).exit_code, 137);
+  EXPECT_EQ(master::command_line::conclude(end).message,
+            "stopped by SIGTERM (Terminated): the master (pid 12) was killed by SIGKILL (Killed)");
+  end.killed = master::command_line::KillReason::second_signal;
+  EXPECT_EQ(master::command_line::conclude(end).exit_code, 143);
 }
 
 TEST(Conclusion, AdmitsThatAMasterCouldNotBeKilled) {

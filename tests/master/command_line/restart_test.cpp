@@ -91,6 +91,12 @@ TEST(Restart, IsNotForProgramsThatEndWell) {
   EXPECT_EQ(run.errors(), "");
 }
 
+TEST(Restart, IsNotForProgramsThatWereToldToStopInAnotherWay) {
+  CommandRun run({"--max-restarts", "3", scripted_program(), "exit", "75"});
+  EXPECT_EQ(run.exit_code(), 75);
+  EXPECT_THAT(run.errors(), Not(HasSubstr("restart")));
+}
+
 TEST(Restart, IsNotForProgramsThatWereAskedToStop) {
   CommandRun run({"--max-restarts", "3", scripted_program(), "ignore-requests"});
   ASSERT_TRUE(run.prints("ready"));

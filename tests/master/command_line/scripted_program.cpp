@@ -235,8 +235,8 @@ int ignore_requests(Script& script) {
   sleep_for_ever();
 }
 
-/// Prints the name of each signal that arrives. After the first request to stop, it exits with code 0 when no signal
-/// has arrived for 200 ms.
+/// Prints the name of each signal that arrives. After the first request to stop, it exits when no signal has arrived for
+/// 200 ms. The exit code is the argument, or 0.
 int report_signals(Script& script) {
   const auto signals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
   block(signals);
@@ -245,7 +245,7 @@ int report_signals(Script& script) {
   bool asked = false;
   for (;;) {
     const int signal = next_signal(signals, asked ? 200 : 30000);
-    if (signal == 0) return 0;
+    if (signal == 0) return std::atoi(script.argument.c_str());
     say(std::string("got SIG") + ::sigabbrev_np(signal));
     asked = asked || (signal != SIGUSR1 && signal != SIGUSR2);
   }
