@@ -53,15 +53,17 @@ std::int64_t Checkpoints::resume(const Progress& progress) {
   return steps;
 }
 
-void Checkpoints::save(std::int64_t steps, const Progress& progress) {
-  if (options_.checkpoint.empty()) return;
-  if (steps % options_.checkpoint_every != 0 && steps != options_.max_iters) return;
+bool Checkpoints::save(std::int64_t steps, const Progress& progress) {
+  if (options_.checkpoint.empty()) return false;
+  const bool stops = sr::stop_requested() && steps < options_.max_iters;
+  if (steps % options_.checkpoint_every != 0 && steps != options_.max_iters && !stops) return false;
   const auto placement = options_.state == State::kSharded ? sr::Placement::scattered : sr::Placement::replicated;
   std::vector<sr::SavedValue> values = identity_;
   values.emplace_back("step", steps);
   sr::save_checkpoint(
       options_.checkpoint,
       {{"params", progress.params}, {"m", progress.state[0], placement}, {"v", progress.state[1], placement}}, values);
+  return stops;
 }
 
 }  // namespace gpt

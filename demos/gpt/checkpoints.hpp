@@ -33,8 +33,9 @@ class Checkpoints {
   /// Restores the saved state, if training continues from a checkpoint. Returns the number of finished steps, 0 without
   /// a checkpoint.
   std::int64_t resume(const Progress& progress);
-  /// Saves a checkpoint if the options ask for one after this number of steps.
-  void save(std::int64_t steps, const Progress& progress);
+  /// Saves a checkpoint if the options ask for one after this number of steps, or if the program is told to stop. Returns
+  /// true if the program has to stop.
+  bool save(std::int64_t steps, const Progress& progress);
 
  private:
   const Options& options_;

@@ -167,9 +167,9 @@ std::unique_ptr<demos::ProgressBar> bar_from(const Options& options, std::int64_
                                               static_cast<std::size_t>(to - from));
 }
 
-/// Trains from the steps that `step` has made to the last one.
+/// Trains from the steps that `step` has made to the last one. Returns false if the program was told to stop before that.
 template <class Step, class Evaluate, class Tokens>
-void train_steps(const Options& options, Step& step, const Evaluate& evaluate, const Texts<Tokens>& texts,
+bool train_steps(const Options& options, Step& step, const Evaluate& evaluate, const Texts<Tokens>& texts,
                  sr::Data<std::int64_t, 1> starts, const Progress& progress, Records& records) {
   auto& [report, checkpoints] = records;
   const std::int64_t first = step.steps();
@@ -177,7 +177,7 @@ void train_steps(const Options& options, Step& step, const Evaluate& evaluate, c
   std::unique_ptr<demos::ProgressBar> bar;
   std::int64_t bar_begin = first;
   for (std::int64_t i = first;; ++i) {
-    if (i != first) checkpoints.save(i, progress);
+    if (i != first && checkpoints.save(i, progress)) return false;
     if (i % options.eval_interval == 0 || i >= options.max_iters) {
       bar.reset();
       clock.pause([&] {
@@ -185,7 +185,7 @@ void train_steps(const Options& options, Step& step, const Evaluate& evaluate, c
                               mean_loss(evaluate, options, texts.held_out.tokens, texts.held_out.some)});
       });
     }
-    if (i >= options.max_iters) break;
+    if (i >= options.max_iters) return true;
 
     if (!bar) bar = bar_from(options, bar_begin = i);
     // [use]
@@ -208,8 +208,9 @@ void train_steps(const Options& options, Step& step, const Evaluate& evaluate, c
   }
 }
 
+/// Returns the exit code.
 template <auto kLoss, class Tokens>
-void train(sr::Session& session, const Options& options, const TokenFiles& files, Records& records) {
+int train(sr::Session& session, const Options& options, const TokenFiles& files, Records& records) {
   auto& [report, checkpoints] = records;
   const Texts<Tokens> texts{{session, files.training(), options}, {session, files.held_out(), options}};
 
@@ -231,7 +232,7 @@ void train(sr::Session& session, const Options& options, const TokenFiles& files
   step.set_steps(checkpoints.resume(progress));
   if (step.steps() != 0) report.resume(step.steps());
   const auto starts = session.data<std::int64_t, 1>({options.batch_size}, "starts");
-  train_steps(options, step, evaluate, texts, starts, progress, records);
+  if (!train_steps(options, step, evaluate, texts, starts, progress, records)) return sr::kRequeueExitCode;
 
   const auto all = session.data(spread_windows(texts.held_out.range, 0), "windows");
   report.held_out(mean_loss(evaluate, options, texts.held_out.tokens, all),
@@ -241,6 +242,7 @@ void train(sr::Session& session, const Options& options, const TokenFiles& files
     report.saved(options.save.string());
   }
   write_sample(session, options, files.vocabulary(), net, params, report);
+  return 0;
 }
 
 /// Makes the OpenMP threads of a worker, which LibTorch uses, sleep while they wait for each other. If other programs need
@@ -262,8 +264,8 @@ int run(int argc, char** argv) {
     const auto devices = session.devices();
     const bool has_gpu =
         std::any_of(devices.begin(), devices.end(), [](const std::string& name) { return name.starts_with("cuda"); });
-    if (has_gpu) train<loss_of_copy, CopiedText>(session, *options, files, records);
-    else train<loss, MappedText>(session, *options, files, records);
+    return has_gpu ? train<loss_of_copy, CopiedText>(session, *options, files, records)
+                   : train<loss, MappedText>(session, *options, files, records);
   };
   return sr::run(argc, argv, program, {.seed = options->seed});
 }

@@ -52,6 +52,8 @@ int Checkpoints::resume(const Progress<T>& progress, Report& report) {
   progress.order = found_->array<std::int64_t, 1>("order").to_vector();
   std::istringstream(found_->text("random")) >> progress.random;
   progress.step = found_->value<std::uint32_t>("step");
+  if (found_->has_value("pass_rows"))
+    progress.pass = {found_->value<std::size_t>("pass_rows"), found_->value<double>("pass_loss_sum")};
   losses_ = found_->array<double, 1>("losses").to_vector();
   found_.reset();
   report.resume(options_.checkpoint.string(), losses_);
@@ -62,7 +64,11 @@ template <class T>
 void Checkpoints::save(int epoch, double training_loss, double validation_loss, const Progress<T>& progress) {
   if (options_.checkpoint.empty()) return;
   losses_.insert(losses_.end(), {training_loss, validation_loss});
-  if (epoch % options_.checkpoint_every != 0 && epoch != options_.epochs) return;
+  if (epoch % options_.checkpoint_every == 0 || epoch == options_.epochs) save_in_epoch(progress);
+}
+
+template <class T>
+void Checkpoints::save_in_epoch(const Progress<T>& progress) {
   std::ostringstream random;
   random << progress.random;
   sr::save_checkpoint(
@@ -74,8 +80,10 @@ void Checkpoints::save(int epoch, double training_loss, double validation_loss, 
        {"seed", options_.seed},
        {"rows", progress.order.size()},
        {"pixels", pixels_},
-       {"epoch", epoch},
+       {"epoch", losses_.size() / 2},
        {"step", progress.step},
+       {"pass_rows", progress.pass.rows},
+       {"pass_loss_sum", progress.pass.loss_sum},
        {"random", random.str()}});
 }
 
@@ -83,5 +91,7 @@ template int Checkpoints::resume(const Progress<float>&, Report&);
 template int Checkpoints::resume(const Progress<double>&, Report&);
 template void Checkpoints::save(int, double, double, const Progress<float>&);
 template void Checkpoints::save(int, double, double, const Progress<double>&);
+template void Checkpoints::save_in_epoch(const Progress<float>&);
+template void Checkpoints::save_in_epoch(const Progress<double>&);
 
 }  // namespace mnist

@@ -1,6 +1,6 @@
 #pragma once
 
-// The checkpoints of the demo. A checkpoint holds everything that the next epoch depends on. So an interrupted run that
+// The checkpoints of the demo. A checkpoint holds everything that the next step depends on. So an interrupted run that
 // continues from a checkpoint has the same losses as a run without interruption.
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 #include "demos/mnist/digits.hpp"
 #include "demos/mnist/options.hpp"
 #include "demos/mnist/report.hpp"
+#include "demos/mnist/training.hpp"
 
 namespace mnist {
 
 namespace sr = syncrun;
 
-/// The state of training: everything that changes from epoch to epoch, except the gradient, which each step computes
+/// The state of training: everything that changes from step to step, except the gradient, which each step computes
 /// anew.
 template <class T>
 struct Progress {
@@ -26,6 +27,7 @@ struct Progress {
   std::vector<std::int64_t>& order;
   std::mt19937_64& random;
   std::uint32_t& step;  // determines the dropout masks
+  Pass& pass;           // over the rows, in the present epoch
 };
 
 class Checkpoints {
@@ -43,6 +45,12 @@ class Checkpoints {
   /// Records the losses of an epoch that has ended. Saves a checkpoint if the options ask for one after this epoch.
   template <class T>
   void save(int epoch, double training_loss, double validation_loss, const Progress<T>& progress);
+
+  /// Returns whether the options name a folder for checkpoints.
+  bool are_kept() const { return !options_.checkpoint.empty(); }
+  /// Saves a checkpoint in the midst of an epoch.
+  template <class T>
+  void save_in_epoch(const Progress<T>& progress);
 
  private:
   const Options& options_;

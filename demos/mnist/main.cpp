@@ -23,9 +23,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Indices = std::span<const std::int64_t>;
 
+/// Returns the exit code.
 template <class T, template <class> class Step>
-void train(sr::Session& session, const Options& options, const Digits& digits, Report& report,
-           Checkpoints& checkpoints) {
+int train(sr::Session& session, const Options& options, const Digits& digits, Report& report,
+          Checkpoints& checkpoints) {
   // The data set, in memory that every worker has mapped.
   const SharedRows<T> training(session, digits, digits.training());
   const SharedRows<T> validation(session, digits, digits.validation());
@@ -52,11 +53,21 @@ void train(sr::Session& session, const Options& options, const Digits& digits, R
   std::vector<std::int64_t> order(digits.training().rows());
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(options.seed);
-  const Progress<T> progress{params, step.velocity(), order, random, dropout.step};
+  Pass pass;
+  const Progress<T> progress{params, step.velocity(), order, random, dropout.step, pass};
+  // A scheduler may tell the job to stop. It then continues after this step when it is started again.
+  const auto stops = [&] { return checkpoints.are_kept() && sr::stop_requested(); };
   for (int epoch = 1 + checkpoints.resume(progress, report); epoch <= options.epochs; ++epoch) {
     const auto started = Clock::now();
-    std::shuffle(order.begin(), order.end(), random);
-    const double loss = train_epoch(order, options.batch_size, "epoch " + std::to_string(epoch), train_batch);
+    if (pass.rows == 0) std::shuffle(order.begin(), order.end(), random);
+    train_rows(order, options.batch_size, "epoch " + std::to_string(epoch), pass, train_batch, stops);
+    if (pass.rows < order.size()) {
+      checkpoints.save_in_epoch(progress);
+      report.stop(epoch, pass.rows);
+      return sr::kRequeueExitCode;
+    }
+    const double loss = pass.loss_sum / static_cast<double>(order.size());
+    pass = {};
     const auto elapsed = Clock::now() - started;
     const Evaluation result = evaluate(validation.images, validation.labels, params, {.slices = kEvaluationSlices});
     report.epoch({epoch, elapsed, loss, result.loss, fraction(result.correct, validation.rows())});
@@ -64,6 +75,7 @@ void train(sr::Session& session, const Options& options, const Digits& digits, R
   }
   const Evaluation result = evaluate(test.images, test.labels, params, {.slices = kEvaluationSlices});
   report.test_accuracy(fraction(result.correct, test.rows()));
+  return 0;
 }
 
 constexpr const char* kUsage =
@@ -90,7 +102,7 @@ int run(int argc, char** argv) {
   const auto program = [&](sr::Session& session) {
     const auto train_chosen =
         options->precision == Precision::kFloat64 ? train_on<double>(options->input) : train_on<float>(options->input);
-    train_chosen(session, *options, digits, report, checkpoints);
+    return train_chosen(session, *options, digits, report, checkpoints);
   };
   return sr::run(argc, argv, program, {.seed = options->seed});
 }

@@ -45,6 +45,11 @@ void Report::epoch(const EpochResult& result) {
   write_losses(result.epoch, result.training_loss, result.validation_loss);
 }
 
+void Report::stop(int epoch, std::size_t rows) {
+  std::printf("told to stop: saved after %zu rows of epoch %d\n", rows, epoch);
+  std::fflush(stdout);
+}
+
 void Report::test_accuracy(double accuracy) {
   std::printf("test accuracy: %.2f %%\n", 100 * accuracy);
   std::fflush(stdout);

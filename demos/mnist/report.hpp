@@ -33,6 +33,8 @@ class Report {
   /// epochs to the file for losses: for each epoch the training loss, then the validation loss.
   void resume(const std::string& from, std::span<const double> losses);
   void epoch(const EpochResult& result);
+  /// Prints that the program was told to stop in this epoch, after so many rows, and has saved a checkpoint.
+  void stop(int epoch, std::size_t rows);
   void test_accuracy(double accuracy);
 
  private:

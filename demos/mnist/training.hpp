@@ -25,19 +25,34 @@ template <class T>
 std::vector<T> initial_parameters(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
                                   std::uint64_t seed);
 
-/// One pass over the rows in this order, batch by batch. The last batch may be smaller. `step` trains on a batch and
-/// returns its loss. Returns the mean loss over all rows.
+/// How far a pass over the rows has come.
+struct Pass {
+  std::size_t rows = 0;
+  double loss_sum = 0;  // of these rows
+};
+
+/// Trains on the rows in this order that `pass` has not reached yet, batch by batch. The last batch may be smaller. `step`
+/// trains on a batch and returns its loss. If `stops()` is true after a step, the rest is left out.
+template <class Step, class Stops>
+void train_rows(std::span<const std::int64_t> order, std::size_t batch_size, const std::string& label, Pass& pass,
+                Step&& step, Stops&& stops) {
+  demos::ProgressBar bar(stdout, label, (order.size() + batch_size - 1) / batch_size);
+  while (pass.rows < order.size()) {
+    const auto batch = order.subspan(pass.rows, std::min(batch_size, order.size() - pass.rows));
+    const double loss = step(batch);
+    pass.loss_sum += loss * static_cast<double>(batch.size());
+    pass.rows += batch.size();
+    bar.update((pass.rows + batch_size - 1) / batch_size, loss);
+    if (stops()) return;
+  }
+}
+
+/// One whole pass. Returns the mean loss over all rows.
 template <class Step>
 double train_epoch(std::span<const std::int64_t> order, std::size_t batch_size, const std::string& label, Step&& step) {
-  demos::ProgressBar bar(stdout, label, (order.size() + batch_size - 1) / batch_size);
-  double loss_sum = 0;
-  for (std::size_t first = 0; first < order.size(); first += batch_size) {
-    const auto batch = order.subspan(first, std::min(batch_size, order.size() - first));
-    const double loss = step(batch);
-    loss_sum += loss * static_cast<double>(batch.size());
-    bar.update(first / batch_size + 1, loss);
-  }
-  return loss_sum / static_cast<double>(order.size());
+  Pass pass;
+  train_rows(order, batch_size, label, pass, step, [] { return false; });
+  return pass.loss_sum / static_cast<double>(order.size());
 }
 
 inline double fraction(std::int64_t part, std::int64_t whole) {
