@@ -151,6 +151,8 @@ class Slurm:
             "SelectTypeParameters=CR_Core",
             "SchedulerType=sched/builtin",
             "SchedulerParameters=sched_interval=1",
+            "PreemptType=preempt/partition_prio",
+            "PreemptMode=REQUEUE",
             "ReturnToService=2",
             f"SlurmctldPidFile={folder}/slurmctld.pid",
             f"SlurmdPidFile={folder}/slurmd.%n.pid",
@@ -163,6 +165,7 @@ class Slurm:
             "MessageTimeout=10",
             *nodes,
             f"PartitionName=main Nodes={','.join(self.hosts.names)} Default=YES MaxTime=INFINITE State=UP "
-            "OverSubscribe=FORCE:4",
+            "OverSubscribe=FORCE:4 PriorityTier=1 GraceTime=60",
+            f"PartitionName=urgent Nodes={','.join(self.hosts.names)} State=UP OverSubscribe=EXCLUSIVE PriorityTier=2",
         ]
         return "\n".join([*lines, ""])
