@@ -161,11 +161,27 @@ void MpiTransport::send(int node, std::vector<std::byte> message) {
   const os::MutexLock lock(mutex_);
   Peer& to = peer(node);
   if (to.is_abandoned) return;
-  if (message.size() <= kPieceBytes) to.waiting.push_back({.message = std::move(message)});
-  else divide(to, std::make_shared<const std::vector<std::byte>>(std::move(message)));
-  if (!to.leaving.empty()) free_left(node);
-  send_waiting(node);
+  or_stop_sending(node, [&]() SYNCRUN_REQUIRES(mutex_) {
+    if (message.size() <= kPieceBytes) to.waiting.push_back({.message = std::move(message)});
+    else divide(to, std::make_shared<const std::vector<std::byte>>(std::move(message)));
+    if (!to.leaving.empty()) free_left(node);
+    send_waiting(node);
+  });
   if (!std::exchange(to.is_listed_as_leaving, true)) leaving_to_.push_back(node);
+}
+
+/// After a failure, MPI takes the request for complete, but its bytes are missing. The other node must not get what comes
+/// after them. It notices the silence.
+void MpiTransport::stop_sending(int node, std::exception_ptr why) noexcept {
+  Peer& to = peer(node);
+  to.send_failure = std::move(why);
+  to.waiting.clear();
+  for (Letter& letter : to.leaving) to.dropped.push_back(std::move(letter));
+  to.leaving.clear();
+  divided_ -= std::exchange(to.divided_out, 0);
+  std::erase(bulk_to_, node);
+  std::erase(leaving_to_, node);
+  next_leaving_ = 0;
 }
 
 /// The parts leave from the memory of the message. A copy of a message of several GiB would take so long that the signs of
@@ -370,10 +386,13 @@ void MpiTransport::free_left(int node) {
 }
 
 void MpiTransport::send_bulk_of_all() {
-  std::erase_if(bulk_to_, [this](int node) SYNCRUN_REQUIRES(mutex_) {
-    peer(node).bulk_out.advance();
-    return peer(node).bulk_out.is_empty();
-  });
+  for (std::size_t i = 0; i < bulk_to_.size();) {
+    const int node = bulk_to_[i];
+    OutgoingBulk& bulk = peer(node).bulk_out;
+    or_stop_sending(node, [&] { bulk.advance(); });
+    if (bulk.is_empty()) bulk_to_.erase(bulk_to_.begin() + static_cast<std::ptrdiff_t>(i));
+    else ++i;
+  }
 }
 
 /// One node for each call: a test of a message that has not left takes as long as an empty receive().
@@ -381,7 +400,7 @@ void MpiTransport::free_left_of_one_node() {
   if (leaving_to_.empty()) return;
   next_leaving_ = (next_leaving_ + 1) % leaving_to_.size();
   const int node = leaving_to_[next_leaving_];
-  free_left(node);
+  or_stop_sending(node, [&]() SYNCRUN_REQUIRES(mutex_) { free_left(node); });
   if (!peer(node).leaving.empty() || !peer(node).waiting.empty()) return;
   peer(node).is_listed_as_leaving = false;
   leaving_to_[next_leaving_] = leaving_to_.back();
@@ -396,9 +415,10 @@ Transport::Ticket MpiTransport::send_bulk(int node, std::span<const std::byte> f
   const os::MutexLock lock(mutex_);
   Peer& to = peer(node);
   if (to.is_abandoned) return 0;
-  if (to.bulk_out.is_empty() && std::find(bulk_to_.begin(), bulk_to_.end(), node) == bulk_to_.end())
-    bulk_to_.push_back(node);
-  return make_ticket(node, Direction::out, to.bulk_out.begin(from));
+  std::uint64_t number = 0;
+  or_stop_sending(node, [&] { number = to.bulk_out.begin(from); });
+  if (std::find(bulk_to_.begin(), bulk_to_.end(), node) == bulk_to_.end()) bulk_to_.push_back(node);
+  return make_ticket(node, Direction::out, number);
 }
 
 Transport::Ticket MpiTransport::receive_bulk(int node, std::span<std::byte> to) {
@@ -415,7 +435,9 @@ bool MpiTransport::is_over(Ticket ticket) {
   const std::uint64_t number = ticket >> kTicketNodeBits;
   const bool is_in = (ticket & 1U) != 0;
   const auto is_over_in = [&](auto& bulk) SYNCRUN_REQUIRES(mutex_) {
-    if (!bulk.is_over(number)) is_in ? or_fail(node, [&] { bulk.advance(); }) : bulk.advance();
+    if (bulk.is_over(number)) return true;
+    if (is_in) or_fail(node, [&] { bulk.advance(); });
+    else or_stop_sending(node, [&] { bulk.advance(); });
     return bulk.is_over(number);
   };
   if (is_in ? is_over_in(other.bulk_in) : is_over_in(other.bulk_out)) return true;
@@ -488,8 +510,10 @@ bool MpiTransport::have_all_left() {
   for (int node = 0; node < nodes(); ++node) {
     Peer& to = peer(node);
     if (to.is_abandoned) continue;
-    free_left(node);
-    to.bulk_out.advance();
+    or_stop_sending(node, [&]() SYNCRUN_REQUIRES(mutex_) {
+      free_left(node);
+      to.bulk_out.advance();
+    });
     have_left = have_left && to.waiting.empty() && to.leaving.empty() && to.bulk_out.is_empty();
   }
   return have_left;

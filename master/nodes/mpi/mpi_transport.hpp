@@ -77,7 +77,8 @@ class MpiTransport final : public Transport {
     std::deque<Letter> dropped;     // no longer needed, but MPI may still use their memory
     bool is_listed_as_leaving = false;
     bool is_abandoned = false;
-    bool has_failed = false;  // something did not arrive, so nothing is received any more
+    bool has_failed = false;          // something did not arrive, so nothing is received any more
+    std::exception_ptr send_failure;  // something did not leave, so nothing is sent any more
   };
 
   Peer& peer(int node) noexcept SYNCRUN_REQUIRES(mutex_) { return peers_[static_cast<std::size_t>(node)]; }
@@ -114,6 +115,18 @@ class MpiTransport final : public Transport {
       throw;
     }
   }
+  /// Sends. If that throws, this node is silent for the other one from now on, and each later send throws the same.
+  template <class Send>
+  void or_stop_sending(int node, Send&& send) SYNCRUN_REQUIRES(mutex_) {
+    if (const auto& failure = peer(node).send_failure) std::rethrow_exception(failure);
+    try {
+      send();
+    } catch (const std::exception&) {
+      stop_sending(node, std::current_exception());
+      throw;
+    }
+  }
+  void stop_sending(int node, std::exception_ptr why) noexcept SYNCRUN_REQUIRES(mutex_);
   void free_left(int node) SYNCRUN_REQUIRES(mutex_);
   void free_left_of_one_node() SYNCRUN_REQUIRES(mutex_);
 

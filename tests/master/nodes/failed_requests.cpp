@@ -1,8 +1,9 @@
-// A receive of MPI fails in the middle of a large message or of bulk. The transport must not deliver the rest of it.
+// A request of MPI fails in the middle of a large message or of bulk. If it is a receive, the transport must not deliver the
+// rest. If it is a send, the transport must not send what comes after it, or take the bulk for sent.
 //
-//   mpirun -np 2 failed_receives openmpi|mpich Message|Bulk
+//   mpirun -np 2 failed_requests openmpi|mpich ReceivesDeliverNothing|SendsAreTheLast Message|Bulk
 //
-// Node 1 prints "nothing was delivered", or what has come.
+// The node whose request fails prints "nothing was delivered" or "nothing was sent", or what has happened.
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -49,6 +50,31 @@ int deliveries(Transport& transport, Transport::Ticket ticket) {
   return count;
 }
 
+/// Whether the transport sends something after an error, or takes bulk for sent.
+bool has_sent(Transport& transport, Transport::Ticket ticket) {
+  const auto is_over = [&] {
+    try {
+      static_cast<void>(transport.receive());
+      return ticket != 0 && transport.is_over(ticket);
+    } catch (const Error&) {
+      return false;  // it is the error that this program causes
+    }
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  while (!has_failed && std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)) is_over();
+  bool has_ended = false;
+  for (int looks = 0; looks < 1000 && !has_ended; ++looks) {
+    has_ended = is_over();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  try {
+    transport.send(1, std::vector<std::byte>(1));
+    return true;
+  } catch (const Error&) {
+    return has_ended;
+  }
+}
+
 }  // namespace
 
 /// The transport calls this function and not that of MPI.
@@ -61,9 +87,10 @@ extern "C" int MPI_Test(void* request, int* is_done, void* status) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc != 4) return 2;
   const bool is_open_mpi = std::string_view(argv[1]) == "openmpi";
-  const bool is_bulk = std::string_view(argv[2]) == "Bulk";
+  const bool sends = std::string_view(argv[2]) == "SendsAreTheLast";
+  const bool is_bulk = std::string_view(argv[3]) == "Bulk";
   const auto transport = detail::master::nodes::load_mpi_transport(is_open_mpi ? Mpi::open_mpi : Mpi::mpich);
   void* const library =
       ::dlopen(is_open_mpi ? "libsyncrun_openmpi.so." SYNCRUN_SOVERSION : "libsyncrun_mpich.so." SYNCRUN_SOVERSION,
@@ -72,6 +99,21 @@ int main(int argc, char** argv) {
   if (real_test == nullptr) return 2;
   transport->open();
   std::vector<std::byte> memory(std::size_t{10} << 20U);
+  if (sends) {
+    if (transport->node() == 0) {
+      until_failure = 3;
+      Transport::Ticket ticket = 0;
+      if (is_bulk) ticket = transport->send_bulk(1, memory);
+      else transport->send(1, memory);
+      std::printf(!has_sent(*transport, ticket) && has_failed ? "nothing was sent\n" : "sent after a failure\n");
+      std::fflush(stdout);
+      ::_exit(0);
+    }
+    if (is_bulk) transport->receive_bulk(0, memory);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (std::chrono::steady_clock::now() < end) static_cast<void>(transport->receive());
+    ::_exit(0);
+  }
   if (transport->node() == 1) {
     until_failure = 3;
     const int count = deliveries(*transport, is_bulk ? transport->receive_bulk(0, memory) : 0);
