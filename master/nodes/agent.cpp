@@ -44,7 +44,7 @@ void Agent::take_command(MessageReader& from) {
   apply_heap_changes(from, segment_, protocol::pages_of(control_.kinds_here()));
   std::vector<Mailbox::Ticket> rows;
   take_rows(from, segment_, [&](std::span<std::byte> to) { rows.push_back(mailbox_.receive_bulk(kMasterNode, to)); });
-  const std::size_t slot = detail::master::nodes::take_command(from, control_);
+  const std::size_t slot = detail::master::nodes::take_command(from, control_, segment_);
   const protocol::Command& command = control_.command_in(slot);
   const protocol::NodePlace& here = control_.header().place;
   if (exchange_ != nullptr) exchange_->add(slot);
@@ -98,6 +98,7 @@ void Agent::begin(std::size_t slot) {
 /// number, so a worker does not take this for its own.
 void Agent::take_spoil(MessageReader& from) {
   const auto slot = from.get<std::size_t>();
+  if (slot >= control_.slots()) throw Error(ErrorKind::system, "slot " + std::to_string(slot) + " was to be spoiled");
   control_.command_in(slot).spoiled.store(from.get<std::uint64_t>(), std::memory_order_seq_cst);
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <variant>
 
 #include "common/arrays/extents.hpp"
 #include "common/os/memory_limit.hpp"
@@ -53,7 +55,7 @@ bool keeps_outputs(const protocol::Command& command, const protocol::CallPayload
 }
 
 std::size_t bytes_of(const OutputType& type, const protocol::OutputSlot& slot) {
-  return arrays::elements_in({slot.extents.data(), type.dimensions}) * size_of(type.dtype);
+  return arrays::checked_bytes(type.dtype, {slot.extents.data(), type.dimensions});
 }
 
 }  // namespace
@@ -183,12 +185,50 @@ void put_command(MessageWriter& to, const protocol::ControlBlock& control, const
   put_places(to, control, slot, node);
 }
 
-std::size_t take_command(MessageReader& from, const protocol::ControlBlock& control) {
+namespace {
+
+template <class... Payloads>
+bool has_payload_of_its_kind(const protocol::CommandHead& head, const std::variant<Payloads...>* payload) {
+  return ((head.kind == Payloads::kKind && std::holds_alternative<Payloads>(*payload)) || ...);
+}
+
+/// A sender of the same build never sends another head.
+void check_head(const protocol::CommandHead& head, const protocol::ControlBlock& control, const os::Segment& segment) {
+  check_place(segment, head.dependencies, head.dependencies_count * sizeof(protocol::Dependency), "dependencies");
+  bool is_valid = has_payload_of_its_kind(head, &head.payload);
+  if (const auto* const call = std::get_if<protocol::CallPayload>(&head.payload))
+    is_valid = is_valid && call->outputs_count <= kMaxOutputs && call->arguments_count <= kMaxArguments;
+  const auto ranks = static_cast<std::uint64_t>(control.world_size());
+  if (const auto* const transfer = std::get_if<protocol::TransferPayload>(&head.payload))
+    check_place(segment, transfer->parts, transfer->variables_count * ranks * sizeof(protocol::TransferSlot), "parts");
+  if (const auto* const collective = std::get_if<protocol::CollectivePayload>(&head.payload)) {
+    const std::uint64_t bytes = collective->variables_count * sizeof(protocol::CollectiveSlot);
+    check_place(segment, collective->variables, bytes, "variables");
+  }
+  if (const auto* const files = std::get_if<protocol::FilesPayload>(&head.payload))
+    check_place(segment, files->slots, ranks * sizeof(protocol::FilesSlot), "pieces of files");
+  if (const auto* const move = std::get_if<protocol::MovePayload>(&head.payload)) {
+    is_valid = is_valid && move->from >= 0 && move->from < control.world_size();
+    check_place(segment, move->variable, sizeof(protocol::VariableEntry), "a variable");
+  }
+  if (!is_valid) throw Error(ErrorKind::system, "a command came with numbers out of range");
+}
+
+std::uint8_t place_in_inbox(MessageReader& from) {
+  const auto place = from.get<std::uint8_t>();
+  if (place < protocol::kInboxSize) return place;
+  throw Error(ErrorKind::system, "a command came for place " + std::to_string(place) + " of an inbox");
+}
+
+}  // namespace
+
+std::size_t take_command(MessageReader& from, const protocol::ControlBlock& control, const os::Segment& segment) {
   const auto slot = from.get<std::size_t>();
   if (slot >= control.slots()) throw Error(ErrorKind::system, "a command came for slot " + std::to_string(slot));
   protocol::Command& command = control.command_in(slot);
   command.id = from.get<std::uint64_t>();
   const auto head = from.get<protocol::CommandHead>();
+  check_head(head, control, segment);
   if (head.kind == protocol::CommandKind::call) {
     const protocol::CallPayload& call = head.call();
     from.get_all(std::span(command.outputs).first(call.outputs_count));
@@ -197,7 +237,7 @@ std::size_t take_command(MessageReader& from, const protocol::ControlBlock& cont
     if (from.get<bool>()) from.get_all(std::span<std::byte>(command.bytes));
   }
   for (const int rank : control.header().place.ranks_of(head.ranks))
-    command.places[static_cast<std::size_t>(rank)] = from.get<std::uint8_t>();
+    command.places[static_cast<std::size_t>(rank)] = place_in_inbox(from);
   protocol::put_head(command, head);
   return slot;
 }

@@ -41,8 +41,9 @@ void put_places(MessageWriter& to, const protocol::ControlBlock& control, std::s
 /// Adds both.
 void put_command(MessageWriter& to, const protocol::ControlBlock& control, const os::Segment& segment, std::size_t slot,
                  const protocol::NodePlace& node);
-/// Writes the command into its slot, but not into the inboxes. Returns the slot.
-std::size_t take_command(MessageReader& from, const protocol::ControlBlock& control);
+/// Writes the command into its slot, but not into the inboxes. Returns the slot. Throws Error (system) if a number is out of
+/// range.
+std::size_t take_command(MessageReader& from, const protocol::ControlBlock& control, const os::Segment& segment);
 
 // ---- reports: from an agent to the master
 

@@ -166,6 +166,7 @@ void NodeMoves::take_values(MessageReader& message) {
 
 /// If there is no memory, only the move fails. Its worker says why.
 void NodeMoves::keep(Incoming& incoming, std::span<const std::byte> values) {
+  incoming.bytes = values.size();
   if (values.empty()) return;
   constexpr const char* kWhat = "values from another node";
   try {
@@ -177,8 +178,25 @@ void NodeMoves::keep(Incoming& incoming, std::span<const std::byte> values) {
   }
 }
 
+/// The rank copies as many bytes as the extents say.
+void NodeMoves::check_size(const protocol::Command& command, const Incoming& incoming) const {
+  if (incoming.has_failed) return;
+  const auto& entry = *segment_.at<const protocol::VariableEntry>(command.as<protocol::MovePayload>().variable);
+  const std::span extents(incoming.extents.data(), entry.dimensions);
+  std::size_t expected = 0;
+  try {
+    expected = arrays::checked_bytes(entry.dtype, extents);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::system, std::string("values of a node: ") + error.what());
+  }
+  if (incoming.bytes == expected) return;
+  throw Error(ErrorKind::system, "values of a node have another size: expected " + std::to_string(expected) +
+                                     " bytes, got " + std::to_string(incoming.bytes));
+}
+
 void NodeMoves::hand_over(std::uint64_t id, const Incoming& incoming) {
   protocol::Command& command = control_.command_in(*incoming.slot);
+  check_size(command, incoming);
   command.arguments[0].offset = incoming.offset;
   command.arguments[0].extents = incoming.extents;
   if (incoming.has_failed) command.spoiled.store(id, std::memory_order_seq_cst);

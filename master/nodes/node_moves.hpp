@@ -40,7 +40,8 @@ class NodeMoves {
   /// The master has published the command in this slot. If it is a move between nodes, tells the node of the source.
   /// Does not send anything but that: the caller may be any thread.
   void order(std::size_t slot);
-  /// The command in this slot comes to its ranks on this node. Does nothing unless it is a move from another node.
+  /// The command in this slot comes to its ranks on this node. Does nothing unless it is a move from another node. Throws
+  /// Error (system) if its values have come, and have another size than they say.
   void add(std::size_t slot);
   /// Handles a message of the kinds supply and values. Throws Error (system).
   void take(int node, MessageReader& message);
@@ -72,6 +73,7 @@ class NodeMoves {
     bool have_come = false;
     bool has_failed = false;
     std::array<std::int64_t, kMaxDimensions> extents{};
+    std::uint64_t bytes = 0;
     std::uint64_t offset = 0;  // 0 if there are no bytes
   };
 
@@ -80,6 +82,7 @@ class NodeMoves {
   void take_values(MessageReader& message) SYNCRUN_REQUIRES(mutex_);
   void keep(Incoming& incoming, std::span<const std::byte> values) SYNCRUN_REQUIRES(mutex_);
   void hand_over(std::uint64_t id, const Incoming& incoming) SYNCRUN_REQUIRES(mutex_);
+  void check_size(const protocol::Command& command, const Incoming& incoming) const;
   bool is_ready(const Supply& supply) const noexcept;
   bool must_fail(const Supply& supply) const noexcept;
   void send_values(const Supply& supply) SYNCRUN_REQUIRES(mutex_);

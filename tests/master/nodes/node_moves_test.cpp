@@ -6,9 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
 #include <vector>
 
 #include "common/protocol/variable_entry.hpp"
+#include "master/nodes/agent.hpp"
+#include "master/nodes/command_message.hpp"
 #include "tests/master/nodes/nodes_of_test.hpp"
 
 namespace syncrun::test {
@@ -193,6 +198,74 @@ TEST_F(Moves, AreRefusedIfTheOrderNamesWhatDoesNotExist) {
   nodes[1].pool.finish(1, kWriter);
   take_order(nodes[1], {{kWriter, protocol::Dependency::kOnlyReads, 1}}, kMove, 2);
   EXPECT_EQ(network.messages_sent(1), 1U);
+}
+
+TEST_F(Moves, AreRefusedIfTheValuesHaveAnotherSizeThanTheySay) {
+  const auto take_values = [&](std::uint64_t id, std::int64_t extent, std::size_t count) {
+    MessageWriter values(MessageKind::values, std::uint64_t{1}, id, false,
+                         std::array<std::int64_t, kMaxDimensions>{extent});
+    values.put_all(std::span<const double>(std::vector<double>(count)));
+    const auto bytes = values.take();
+    MessageReader message(bytes, "node 1");
+    nodes[2].moves.take(1, message);
+  };
+  publish(1, 2);
+  for (const std::int64_t extent : {std::int64_t{3}, std::int64_t{1}, std::int64_t{-2}, std::int64_t{1} << 61})
+    EXPECT_THROW(take_values(kMove, extent, 2), Error) << extent;
+  EXPECT_FALSE(nodes[2].has_values());
+  take_values(kMove, 2, 2);
+  EXPECT_TRUE(nodes[2].has_values());
+  take_values(kMove + 1, 3, 2);  // before their command, which says how large an element is
+  EXPECT_THROW(publish(1, 2, kMove + 1), Error);
+}
+
+/// The commands of an agent that the master of the same build would never send.
+class BadCommands : public Moves {
+ protected:
+  BadCommands() { nodes[0].put_move(kMove, 1, 2); }
+  template <class Change>
+  void refuse(Change&& change) {
+    protocol::Command& sent = nodes[0].command(kMove);
+    const protocol::CommandHead before = sent;
+    change(sent);
+    EXPECT_THROW(pass(), Error);
+    static_cast<protocol::CommandHead&>(sent) = before;
+  }
+  void pass(std::size_t slot = kMove) {
+    MessageWriter writer(MessageKind::command);
+    put_command(writer, nodes[0].pool.control(), nodes[0].pool.segment(), kMove, nodes[2].place);
+    auto bytes = writer.take();
+    std::memcpy(bytes.data() + sizeof(MessageKind), &slot, sizeof slot);
+    MessageReader message(bytes, "the master");
+    take_command(message, nodes[2].pool.control(), nodes[2].pool.segment());
+  }
+};
+
+TEST_F(BadCommands, AreRefused) {
+  EXPECT_NO_THROW(pass());
+  EXPECT_THROW(pass(nodes[2].pool.control().slots()), Error);
+  refuse([](protocol::Command& sent) { sent.kind = protocol::CommandKind::transfer; });
+  refuse([](protocol::Command& sent) { sent.dependencies = ~std::uint64_t{0}; });
+  refuse([](protocol::Command& sent) { sent.begin<protocol::MovePayload>() = {kVariable, kMoveRanks}; });
+  refuse([](protocol::Command& sent) { sent.begin<protocol::MovePayload>() = {~std::uint64_t{0}, 1}; });
+  refuse([](protocol::Command& sent) { sent.begin<protocol::CallPayload>().arguments_count = kMaxArguments + 1; });
+  refuse([](protocol::Command& sent) { sent.begin<protocol::CallPayload>().outputs_count = kMaxOutputs + 1; });
+  refuse([](protocol::Command& sent) { sent.begin<protocol::TransferPayload>().parts = ~std::uint64_t{0}; });
+  refuse([](protocol::Command& sent) { sent.begin<protocol::CollectivePayload>().variables = ~std::uint64_t{0}; });
+  nodes[0].command(kMove).places[2] = protocol::kInboxSize;
+  EXPECT_THROW(pass(), Error);
+}
+
+TEST_F(BadCommands, AreNotSpoiled) {
+  Agent agent(nodes[2].mailbox, nodes[2].pool.control(), nodes[2].pool.segment());
+  const auto spoil = [&](std::size_t slot) {
+    const auto bytes = MessageWriter(MessageKind::spoil, slot, kMove).take();
+    MessageReader message(bytes, "the master");
+    agent.take(message);
+  };
+  EXPECT_THROW(spoil(nodes[2].pool.control().slots()), Error);
+  spoil(kMove);
+  EXPECT_EQ(nodes[2].command(kMove).spoiled.load(), kMove);
 }
 
 TEST_F(Moves, OfAnotherSessionAreIgnored) {
