@@ -135,6 +135,7 @@ bool NodeGroup::handle_messages() {
 bool NodeGroup::dispatch() {
   bool did_something = false;
   while (listener_ != nullptr) {
+    if (tell_losses()) did_something = true;
     auto next = arrivals_.next();
     if (!next) break;
     did_something = true;
@@ -198,26 +199,38 @@ void NodeGroup::take_leave(int node, Farewell farewell) {
   const Error why(ErrorKind::worker_lost,
                   name_of(node) + " has left the job (exit code " + std::to_string(farewell.exit_code) + ")");
   known_.take_leave(node, std::move(farewell), why);
-  if (listener_ != nullptr) listener_->on_node_lost(node, why);
+  has_untold_loss_.store(true);
 }
 
 void NodeGroup::listen(NodeListener* listener) {
   const os::MutexLock lock(dispatch_);
   listener_ = listener;
   if (listener == nullptr) return;
-  for (int node = 0; node < nodes(); ++node) {
-    if (const auto why = loss_of(node)) listener->on_node_lost(node, *why);
-  }
+  told_losses_.assign(static_cast<std::size_t>(nodes()), false);
+  has_untold_loss_.store(true);
+  tell_losses();
 }
 
 // ---- losses ---------------------------------------------------------------------------------------------------
 
+/// Does not wait for the listener. It may have gigabytes to copy, and the thread that says that this node is alive comes here
+/// too.
 void NodeGroup::lose(int node, const Error& why) noexcept {
   if (!known_.lose(node, why)) return;
   transport_->abandon(node);
   end_tree();
-  const os::MutexLock lock(dispatch_);
-  if (listener_ != nullptr) listener_->on_node_lost(node, why);
+  has_untold_loss_.store(true);
+}
+
+bool NodeGroup::tell_losses() noexcept {
+  if (!has_untold_loss_.load() || !has_untold_loss_.exchange(false)) return false;
+  for (int node = 0; node < nodes(); ++node) {
+    const auto why = told_losses_[static_cast<std::size_t>(node)] ? std::nullopt : loss_of(node);
+    if (!why) continue;
+    told_losses_[static_cast<std::size_t>(node)] = true;
+    listener_->on_node_lost(node, *why);
+  }
+  return true;
 }
 
 /// In the master: the lost node may be a relay, and the session is over in any case.

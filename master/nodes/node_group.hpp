@@ -115,7 +115,7 @@ class NodeGroup final : public Mailbox {
   /// the listener before is no longer in use.
   void listen(NodeListener* listener);
 
-  /// The node is lost for this reason. Nothing more comes from it.
+  /// The node is lost for this reason. Nothing more comes from it. The listener hears of it when messages are handled.
   void lose(int node, const Error& why) noexcept;
   /// How long the caller may sleep before its next progress(): as Activity::nap(), and short while bulk is leaving.
   std::chrono::nanoseconds nap(Need need = Need::likely);
@@ -139,6 +139,7 @@ class NodeGroup final : public Mailbox {
   void take_as_relay(int node, MessageReader& message) SYNCRUN_REQUIRES(dispatch_);
   void take_report(int node, std::span<const std::byte> bytes);
   void end_tree() noexcept;
+  bool tell_losses() noexcept SYNCRUN_REQUIRES(dispatch_);
   void take_leave(int node, Farewell farewell) SYNCRUN_REQUIRES(dispatch_);
   void lose_unless_ended(int node, const Error& why) noexcept;
   void send_sign(int node, MessageKind kind);
@@ -160,6 +161,8 @@ class NodeGroup final : public Mailbox {
   std::atomic<Ticket> leaving_ = 0;  // the last bulk that was sent; 0 if it is known to be over
   os::RecursiveMutex dispatch_;      // also while the listener is in use, which may call this object
   NodeListener* listener_ SYNCRUN_GUARDED_BY(dispatch_) SYNCRUN_PT_GUARDED_BY(dispatch_) = nullptr;
+  std::atomic<bool> has_untold_loss_ = false;
+  std::vector<bool> told_losses_ SYNCRUN_GUARDED_BY(dispatch_);  // by node: the listener has heard of its loss
   // last, because they use the others
   os::StoppableThread pulse_;
   std::optional<os::StoppableThread> help_;  // in the master

@@ -112,6 +112,36 @@ TEST_F(SteadyGroup, SaysThatItIsAliveWhileTheListenerIsBusy) {
   groups[0].listen(nullptr);
 }
 
+/// Its listener hears of the loss afterwards.
+TEST_F(Group, SaysThatItIsAliveWhileTheListenerIsBusyAndANodeIsLost) {
+  class Busy final : public NodeListener {
+   public:
+    Busy(FakeNetwork& network, NodeGroup& group) : network_(network), group_(group) {}
+    void on_message(int, MessageReader&) override {
+      const auto end = Clock::now() + kSlowdown * std::chrono::seconds(5);
+      while (!group_.is_lost(2) && Clock::now() < end) std::this_thread::sleep_for(Milliseconds(1));
+      const std::size_t before = network_.messages_sent(0);
+      while (network_.messages_sent(0) < before + 20 && Clock::now() < end)
+        std::this_thread::sleep_for(Milliseconds(1));
+      has_beaten = network_.messages_sent(0) >= before + 20;
+    }
+    void on_node_lost(int node, const Error&) noexcept override { lost = node; }
+    std::atomic<bool> has_beaten = false;
+    std::atomic<int> lost = 0;
+
+   private:
+    FakeNetwork& network_;
+    NodeGroup& group_;
+  };
+  Busy busy(network, groups[0]);
+  groups[0].listen(&busy);
+  groups[1].send(0, number(MessageKind::rank_state, 1));
+  network.kill(2);
+  EXPECT_TRUE(until([&] { return busy.lost == 2; }));
+  EXPECT_TRUE(busy.has_beaten);
+  groups[0].listen(nullptr);
+}
+
 /// On a busy machine, the thread of a node may not run for a tenth of a second. An agent that has lost its master no longer
 /// looks at its links.
 class PatientGroup : public Groups {
