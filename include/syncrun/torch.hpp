@@ -15,6 +15,7 @@
 #include "syncrun/torch/files.hpp"
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/layers.hpp"
+#include "syncrun/torch/loader.hpp"
 #include "syncrun/torch/optimizers.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/scaled_step.hpp"

@@ -81,7 +81,7 @@ ENVIRONMENT = "syncrun::detail::environment"  # the names of variables, for all 
 TYPE_ROOMS = {"include", "include/syncrun/torch", "common", "master", "worker", "libtorch", "libtorch/cuda"}
 # The library functions that templates call are declared in these headers, and nowhere else.
 SEAM_HEADERS = {Path("include/syncrun/detail/master_interface.hpp"), Path("include/syncrun/detail/worker_interface.hpp"),
-                Path("include/syncrun/torch/torch_interface.hpp")}
+                Path("include/syncrun/torch/loader_interface.hpp"), Path("include/syncrun/torch/torch_interface.hpp")}
 DETAIL_BEGIN = re.compile(r"^namespace (?:syncrun::)?detail \{")
 DETAIL_END = re.compile(r"^\}  // namespace (?:syncrun::)?detail\b")
 EXPORTED = re.compile(r"^(?:\[\[noreturn\]\] )?(?:class |struct )?SYNCRUN_EXPORT\b")
@@ -327,7 +327,7 @@ def interface_headers(root: Path) -> Iterator[Violation]:
             is_detail = (is_detail or DETAIL_BEGIN.match(line) is not None) and not DETAIL_END.match(line)
             if is_detail and EXPORTED.match(line):
                 if file not in SEAM_HEADERS:
-                    yield Violation(file, number, "an untyped entry point is declared in master_interface.hpp, worker_interface.hpp or torch_interface.hpp")
+                    yield Violation(file, number, f"an untyped entry point is declared in an interface header: {', '.join(sorted(seam.name for seam in SEAM_HEADERS))}")
                 elif not before.startswith("///"):
                     yield Violation(file, number, "an entry point of the interface has a docstring (a /// comment)")
             before = line

@@ -40,6 +40,21 @@ consteval std::string_view type_name() {
                                                                           : text.substr(begin + 4, end - begin - 4);
 }
 
+template <auto kFunction>
+consteval std::string_view spelt_function() {
+  return __PRETTY_FUNCTION__;
+}
+/// The name of a function in messages: "loss".
+template <auto kFunction>
+consteval std::string_view function_name() {
+  std::string_view text = spelt_function<kFunction>();
+  const auto begin = text.find("kFunction = ");
+  if (begin == std::string_view::npos) return "a function";
+  text = text.substr(begin + 12);
+  text = text.substr(0, text.find_first_of("];<"));
+  return text.substr(text.find_last_of(":&") + 1);
+}
+
 /// An R that is declared but not defined. The code only takes addresses of its fields.
 template <class R>
 struct Imagined {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "syncrun/detail/handle_access.hpp"
+#include "syncrun/detail/names.hpp"
 #include "syncrun/detail/step_layout.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "syncrun/options.hpp"
@@ -228,21 +229,6 @@ Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& n
 
 namespace detail {
 
-template <auto kLoss>
-consteval std::string_view spelt_loss() {
-  return __PRETTY_FUNCTION__;
-}
-/// The name of a loss function in messages.
-template <auto kLoss>
-consteval std::string_view loss_name() {
-  std::string_view text = spelt_loss<kLoss>();
-  const auto begin = text.find("kLoss = ");
-  if (begin == std::string_view::npos) return "a loss";
-  text = text.substr(begin + 8);
-  text = text.substr(0, text.find_first_of("];<"));
-  return text.substr(text.find_last_of(":&") + 1);
-}
-
 template <auto kLoss, class Net, class T, class F>
 struct LossBodies;
 template <auto kLoss, class Net, class T, class R, class Module, class... P>
@@ -358,7 +344,7 @@ auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Sha
                 "train_step: GradientAverage::during_backward is for all parameters, and this step has a range. Leave "
                 "one of the two options out");
   TrainStepOptions named = options;
-  if (named.name.empty()) named.name = detail::loss_name<kLoss>();
+  if (named.name.empty()) named.name = syncrun::detail::function_name<kLoss>();
   using Bodies = detail::BodiesOf<kLoss, Net, T>;
   return syncrun::train_step<Rule>(session, Bodies::template step<kBackward, CpuWorker>(),
                                    Bodies::template cuda_step<kBackward>(), net, params, named);
@@ -425,7 +411,7 @@ auto evaluation(Session& session, const Replicated<Replica<Net>>& net, const Sha
   using Bodies = detail::BodiesOf<kLoss, Net, T>;
   using Made = typename detail::EvaluationOf<typename Bodies::Result, T, typename Bodies::Passed>::type;
   return Made(session.function(Bodies::template evaluate<kReplay, CpuWorker>(),
-                               Bodies::template cuda_evaluate<kReplay>(), net, detail::loss_name<kLoss>()),
+                               Bodies::template cuda_evaluate<kReplay>(), net, syncrun::detail::function_name<kLoss>()),
               params);
 }
 
