@@ -44,16 +44,6 @@ torch::Tensor gather_windows(const ModelConfig& config, const Tokens& tokens, co
   return windows.to(torch::kInt64).bitwise_and(0xffff);
 }
 
-/// Copies a key from the device's memory.
-StepKey read(const sr::DeviceScalar<StepKey>& key, const torch::Device& device) {
-  static_assert(sizeof(StepKey) == 2 * sizeof(std::int64_t));
-  if (device.is_cpu()) return *key.data();
-  const auto words = torch::from_blob(const_cast<StepKey*>(key.data()), {2},
-                                      torch::TensorOptions().dtype(torch::kInt64).device(device))
-                         .cpu();
-  return {static_cast<std::uint64_t>(words[0].item<std::int64_t>()), words[1].item<std::int64_t>()};
-}
-
 /// Seeds the generator that dropout uses. Each slice of each rank has a seed of its own, by its first window.
 void seed_dropout(const StepKey& key, std::int64_t first_start) {
   constexpr std::uint32_t kPurpose = 0x64726f70;  // keeps these draws apart from others with the same seed
@@ -67,8 +57,7 @@ void seed_dropout(const StepKey& key, std::int64_t first_start) {
 torch::Tensor loss_of_windows(Gpt& net, const Tokens& tokens, const Starts& starts,
                               const sr::DeviceScalar<StepKey>& key) {
   const auto first = lt::tensor(starts);
-  if (net.is_training() && net.config().dropout > 0)
-    seed_dropout(read(key, first.device()), first[0].item<std::int64_t>());
+  if (net.is_training() && net.config().dropout > 0) seed_dropout(key.value(), first[0].item<std::int64_t>());
   const auto windows =
       first.is_cpu() ? copy_windows(net.config(), tokens, starts) : gather_windows(net.config(), tokens, starts);
   std::optional<lt::Autocast> autocast;

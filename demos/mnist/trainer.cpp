@@ -20,7 +20,7 @@ Trainer<T>::Trainer(sr::CpuWorker& worker, const demos::ModelSpec& model, std::s
 template <class T>
 sr::Avg<double> Trainer<T>::loss_and_gradient(sr::CpuWorker&, Images images, Labels labels, RowIds row_ids,
                                               Dropout dropout, Vector params, Vector gradient) {
-  return network_->loss_and_gradient(params.span(), images, labels, row_ids, *dropout.data(), gradient.span())
+  return network_->loss_and_gradient(params.span(), images, labels, row_ids, dropout.value(), gradient.span())
       .mean_loss;
 }
 
@@ -28,7 +28,7 @@ template <class T>
 sr::Avg<double> Trainer<T>::loss_and_gradient_of_shards(sr::CpuWorker&, ImageShard images, LabelShard labels,
                                                         RowIdShard row_ids, Dropout dropout, Vector params,
                                                         Vector gradient) {
-  return network_->loss_and_gradient(params.span(), images, labels, row_ids, *dropout.data(), gradient.span())
+  return network_->loss_and_gradient(params.span(), images, labels, row_ids, dropout.value(), gradient.span())
       .mean_loss;
 }
 

@@ -18,7 +18,7 @@ sr::Avg<float, 1> on_cpu(sr::CpuWorker& worker, sr::Scattered<const float, 2> x,
   for (std::int64_t row = 0; row < x.rows(); ++row) {
     for (std::int64_t column = 0; column < x.shape(1); ++column) mean[column] += x(row, column);
   }
-  for (float& value : mean) value *= *factor.data() / static_cast<float>(x.rows());
+  for (float& value : mean) value *= factor.value() / static_cast<float>(x.rows());
   return mean;
 }
 

@@ -12,13 +12,18 @@
 //   Local<const T, N>        its own copy, to read                       Shared<T, N>, Value<T, N>
 //   Sliced<const T, N>       the selected rows of its own copy           Shared<T, N>, Value<T, N>
 //   Update<Op, T, N>         the original to read, a new value to write  Shared<T, N>, Value<T, N>
-//   DeviceScalar<T>          the address of the value in device memory   a value
+//   DeviceScalar<T>          a value in device memory                    a value
 //   CpuWorker&, CudaWorker&  the worker that runs the body               nothing
 //   Comm&                    the communicator of that worker             nothing
 //
 // On a CUDA device, the arrays that the body gets are in device memory.
 
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
 #include "syncrun/array.hpp"
+#include "syncrun/detail/worker_interface.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
@@ -115,6 +120,33 @@ class Update {
   ArrayView<T, N> value_;
 };
 
+/// The address of a value in device memory. It converts to `const T*`, which kernels take. Host code that reads through
+/// it does not compile, because the host cannot read a GPU's memory: it calls DeviceScalar::value().
+template <class T>
+class DeviceAddress {
+ public:
+  /// Syncrun makes it.
+  explicit DeviceAddress(const T* place) noexcept : place_(place) {}
+  /// The address itself, for a kernel.
+  operator const T*() const noexcept { return place_; }  // NOLINT(google-explicit-constructor)
+
+  /// Does not compile, and says why: the host cannot read there.
+  const T& operator*() const { return refuse(); }
+  /// Does not compile, as above.
+  const T* operator->() const { return &refuse(); }
+  /// Does not compile, as above.
+  const T& operator[](std::ptrdiff_t) const { return refuse(); }
+
+ private:
+  [[noreturn]] static const T& refuse() {
+    static_assert(sizeof(T) == 0,
+                  "host code cannot read device memory: call value() of the DeviceScalar in place of data(). If a "
+                  "kernel reads it, pass it as a const T*");
+  }
+
+  const T* place_;
+};
+
 /// A small value in the device's memory. It is the same on every rank. It can change from call to call. A replayable
 /// function is recorded once as a CUDA graph, and later calls replay the recording (see replayable() in
 /// replayable.hpp). It reads such a value from device memory. It cannot take parameters by value, because the
@@ -126,13 +158,21 @@ class DeviceScalar {
 
  public:
   /// Syncrun makes it for each call.
-  explicit DeviceScalar(const T* place) noexcept : place_(place) {}
-  /// The address of the number. On a CUDA device, the address is in device memory, and work on the worker's stream can
-  /// read the number. On a CPU device, the body can read the number at once.
-  const T* data() const noexcept { return place_; }
+  explicit DeviceScalar(const detail::ScalarPlaces& places) noexcept : places_(places) {}
+  /// The address of the value in device memory. Work on the stream of a CUDA device can read the value there.
+  DeviceAddress<T> data() const noexcept { return DeviceAddress<T>(static_cast<const T*>(places_.device)); }
+  /// The value, for host code on any device. It does not wait for the device. Throws Error (usage) while the body is
+  /// captured as a CUDA graph: a replay of the graph would keep this value for ever. A body of replayable_if_possible(),
+  /// such as a loss of LibTorch, then runs without a graph.
+  T value() const {
+    if (*places_.is_captured) detail::refuse_captured_value();
+    std::remove_const_t<T> value;
+    std::memcpy(&value, places_.host, sizeof(T));
+    return value;
+  }
 
  private:
-  const T* place_;
+  detail::ScalarPlaces places_;
 };
 
 }  // namespace syncrun

@@ -33,7 +33,7 @@ void update(CpuWorker& worker, const Rule& rule, P&& params, const G& gradient, 
 }
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CpuWorker& worker, const DeviceScalar<Rule>& rule, P&& params, const G& gradient, S&&... state) {
-  update(worker, *rule.data(), params, gradient, state...);
+  update(worker, rule.value(), params, gradient, state...);
 }
 
 /// Applies a rule to vectors in device memory, in the order of the worker's stream. The update is fastest if all
@@ -50,7 +50,7 @@ void update(CudaWorker& worker, const Rule& rule, P&& params, const G& gradient,
 /// them.
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CudaWorker& worker, const DeviceScalar<Rule>& rule, P&& params, const G& gradient, S&&... state) {
-  detail::update_on(detail::HandleAccess::command_loop(worker), rule.data(), detail::UpdateWork::RulePlace::device,
+  detail::update_on<Rule>(detail::HandleAccess::command_loop(worker), rule.data(), detail::UpdateWork::RulePlace::device,
                     params, gradient, state...);
 }
 

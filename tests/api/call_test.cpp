@@ -38,11 +38,15 @@ struct alignas(64) Wide {
 TEST_P(Call, AlignsADeviceScalarAsItsType) {
   const auto f = session().function([](sr::DeviceScalar<float> a, sr::DeviceScalar<Wide> b, sr::DeviceScalar<float> c,
                                        sr::DeviceScalar<Wide> d) -> sr::Min<int> {
+    // On a CPU device, the memory of the device is that of the process.
+    const float *const place_a = a.data(), *const place_c = c.data();
+    const Wide *const place_b = b.data(), *const place_d = d.data();
     const auto is_aligned = [](const Wide* wide) {
       return reinterpret_cast<std::uintptr_t>(wide) % alignof(Wide) == 0;
     };
-    const bool is_right = *a.data() == 1 && b.data()->values[15] == 2 && *c.data() == 3 && d.data()->values[15] == 4;
-    return is_right && is_aligned(b.data()) && is_aligned(d.data()) ? 1 : 0;
+    const bool is_right = *place_a == 1 && place_b->values[15] == 2 && *place_c == 3 && place_d->values[15] == 4;
+    const bool is_same = a.value() == 1 && b.value().values[15] == 2 && c.value() == 3 && d.value().values[15] == 4;
+    return is_right && is_same && is_aligned(place_b) && is_aligned(place_d) ? 1 : 0;
   });
   Wide b{};
   Wide d{};

@@ -28,7 +28,7 @@ void add_sum_on_cpu(sr::CpuWorker&, sr::Scattered<const float, 1> x, sr::Update<
 
 sr::Sum<double> late_sum_on_cpu(sr::CpuWorker&, sr::Scattered<const float, 1> x, sr::Broadcast<const float, 1> y,
                                 sr::DeviceScalar<double> factor) {
-  return std::accumulate(y.begin(), y.end(), std::accumulate(x.begin(), x.end(), 0.0)) * *factor.data();
+  return std::accumulate(y.begin(), y.end(), std::accumulate(x.begin(), x.end(), 0.0)) * factor.value();
 }
 
 sr::Avg<double> loss_and_gradient_on_cpu(sr::CpuWorker&, sr::Scattered<const float, 2> x,

@@ -53,7 +53,7 @@ sr::Sum<double> late_sum_on_gpu(sr::CudaWorker& worker, sr::Scattered<const floa
                                 sr::Broadcast<const float, 1> y, sr::DeviceScalar<double> factor) {
   double* const sum = worker.scratch<double>(1).data();
   compute_for(worker, std::chrono::milliseconds(3));
-  enqueue(worker, [=, x = x.span(), y = y.span(), factor = factor.data()] {
+  enqueue(worker, [=, x = x.span(), y = y.span(), factor = static_cast<const double*>(factor.data())] {
     const auto add = [](double before, std::span<const float> of) {
       return std::accumulate(host_view(of.data()), host_view(of.data()) + of.size(), before);
     };

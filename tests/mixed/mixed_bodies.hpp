@@ -174,6 +174,12 @@ void reduce_twice(Worker&, sr::Comm& comm, sr::Local<float, 1> values) {
   comm.all_reduce(values, sr::Reduction::sum);
 }
 
+/// Replayable if possible, but host code reads the value.
+template <class Worker>
+sr::Sum<double> read_on_host(Worker&, sr::DeviceScalar<double> value) {
+  return value.value();
+}
+
 /// Numbers of the host, and a barrier.
 template <class Worker>
 sr::Sum<std::int64_t> tell_numbers(Worker& worker, sr::Comm& comm) {

@@ -212,6 +212,14 @@ TEST_P(Mixed, ReplayableBodiesWithACommRunWithoutAGraph) {
   }
 }
 
+TEST_P(Mixed, HostCodeReadsADeviceScalarOnAnyDevice) {
+  const auto f =
+      session().function(read_on_host<sr::CpuWorker>, sr::replayable_if_possible(read_on_host<sr::CudaWorker>));
+  std::vector<sr::Future<sr::Sum<double>>> sums;
+  for (const double value : {1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5}) sums.push_back(f.async(value));
+  for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i].get(), (static_cast<double>(i) + 1.5) * world_size());
+}
+
 // ---- collectives of the master ------------------------------------------------------------------------------------
 
 TEST_P(Mixed, SharedVariablesAreReducedMovedAndCopied) {

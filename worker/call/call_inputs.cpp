@@ -122,10 +122,10 @@ RawArray CallInputs::whole(std::size_t argument) {
   return array;
 }
 
-const void* CallInputs::scalar(std::size_t argument) {
+ScalarPlaces CallInputs::scalar(std::size_t argument) {
   const void* place = bring_scalar(slices_.command(), argument);
   recordings_.note_argument(place, {});
-  return place;
+  return {place, value(argument), recordings_.is_capturing()};
 }
 
 std::string_view CallInputs::text(std::size_t argument) const {

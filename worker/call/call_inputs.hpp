@@ -36,7 +36,7 @@ class CallInputs {
 
   RawRows rows(std::size_t argument);
   RawArray whole(std::size_t argument);
-  const void* scalar(std::size_t argument);
+  ScalarPlaces scalar(std::size_t argument);
   const void* value(std::size_t argument) const;
   std::string_view text(std::size_t argument) const;
 

@@ -159,12 +159,15 @@ void Recordings::record(Recording& recording, const Work& work) {
   const std::int64_t bytes = counted(protocol::Count::collective_bytes);
   try {
     graphs_->begin_capture();
+    is_capturing_ = true;
     work();
+    is_capturing_ = false;
     recording.graph = graphs_->end_capture();
     recording.collectives = counted(protocol::Count::collectives) - collectives;
     recording.collective_bytes = counted(protocol::Count::collective_bytes) - bytes;
     recording.state = Recording::State::recorded;
   } catch (...) {
+    is_capturing_ = false;
     outputs_.record_to(nullptr);
     graphs_->abandon_capture();
     throw;

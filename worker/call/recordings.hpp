@@ -35,6 +35,8 @@ class Recordings {
   }
   void begin_slice() noexcept { key_.clear(); }
   void note_argument(const void* data, std::span<const std::int64_t> extents);
+  /// Points to whether a body is being captured now.
+  const bool* is_capturing() const noexcept { return &is_capturing_; }
   /// Called if recorded work refers to memory, or to a communicator, that no longer exists. It may be inside a body, where
   /// a recording may be in progress, so this takes effect before the next call.
   void note_stale() noexcept { are_stale_ = true; }
@@ -85,6 +87,7 @@ class Recordings {
   std::map<std::uint64_t, FailedCaptures> failed_captures_;  // by the offset of the FunctionEntry
   std::uint64_t generation_ = 0;                             // of the graphs
   bool are_stale_ = false;
+  bool is_capturing_ = false;
 };
 
 }  // namespace syncrun::detail::worker::call

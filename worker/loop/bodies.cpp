@@ -52,6 +52,12 @@ std::int64_t first_element_of_step(worker::loop::CommandLoop& core) noexcept {
 }
 void weigh_slice(worker::loop::CommandLoop& core, double weight) noexcept { core.running().weigh_slice(weight); }
 
+void refuse_captured_value() {
+  text::throw_usage(
+      "DeviceScalar::value() was called while the body was captured as a CUDA graph, which would keep this value. Read "
+      "it on the device: at its address data(), or with LibTorch by tensor()");
+}
+
 // ---- WorkerCall -----------------------------------------------------------------------------------------------
 
 bool WorkerCall::next_slice() { return core_->running().next_slice(); }
@@ -60,7 +66,7 @@ RawArray WorkerCall::whole(std::size_t argument) { return core_->running().input
 RawUpdate WorkerCall::update(std::size_t argument) { return core_->running().updates().update(argument); }
 const void* WorkerCall::value(std::size_t argument) { return core_->running().inputs().value(argument); }
 std::string_view WorkerCall::text(std::size_t argument) { return core_->running().inputs().text(argument); }
-const void* WorkerCall::scalar(std::size_t argument) { return core_->running().inputs().scalar(argument); }
+ScalarPlaces WorkerCall::scalar(std::size_t argument) { return core_->running().inputs().scalar(argument); }
 void* WorkerCall::object() { return core_->tools().objects.at(core_->running().slices().call().object); }
 CpuWorker& WorkerCall::cpu_worker() { return core_->tools().cpu_worker; }
 CudaWorker& WorkerCall::cuda_worker() { return core_->tools().cuda_worker; }

@@ -39,7 +39,7 @@ Fit Trainer::step(sr::Comm& comm, const StepRows& rows, const Vector& statistics
     sum = [&comm](std::span<float> values) { comm.all_reduce(values, sr::Reduction::sum); };
   }
   const Outcome outcome = network_->loss_and_gradient(params.span(), statistics.span(),
-                                                      prepare(rows.images, rows.ids.span(), input.data()->augment),
+                                                      prepare(rows.images, rows.ids.span(), input.value().augment),
                                                       rows.labels.span(), settings_.loss, sum, gradient.span());
   return {outcome.mean_loss, outcome.correct};
 }

@@ -92,7 +92,8 @@ Fit Trainer::step(const StepPlace& place, const StepRows& rows, const Vector& st
   // these sums would wait for the buckets before them, and the rest of the pass would wait for the sums.
   if (place.ready.is_used() && settings_.normalization != Normalization::kSynchronized)
     ready_from = [&place](std::size_t first) { place.ready.from(static_cast<std::int64_t>(first)); };
-  const CudaBatch batch = batch_of(settings_, rows.images, rows.labels, rows.ids.data(), &input.data()->augment);
+  const StepInput* const on_device = input.data();
+  const CudaBatch batch = batch_of(settings_, rows.images, rows.labels, rows.ids.data(), &on_device->augment);
   const Fit fit =
       fit_of(training_network_->loss_and_gradient(handles_of(place.worker), batch, params.data(), statistics.data(),
                                                   settings_.loss, sum, gradient.data(), ready_from));

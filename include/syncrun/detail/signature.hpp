@@ -166,7 +166,7 @@ struct Parameter<DeviceScalar<T>> {
   using Passed = T;
   static void add(CallBuilder& call, const Passed& value) { call.add_value(&value, sizeof(T)); }
   static DeviceScalar<T> bind(WorkerCall& call, std::size_t i) {
-    return DeviceScalar<T>(static_cast<const T*>(call.scalar(i)));
+    return DeviceScalar<T>(call.scalar(i));
   }
 };
 

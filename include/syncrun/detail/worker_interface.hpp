@@ -142,6 +142,16 @@ SYNCRUN_EXPORT void* scratch_bytes(CommandLoop& core, std::size_t bytes);
 /// and in later calls.
 enum class Capture : std::uint8_t { required, if_possible };
 
+/// Where the value of a DeviceScalar is during a call. `host` need not be aligned. `is_captured` says whether the body's
+/// work is being captured as a CUDA graph.
+struct ScalarPlaces {
+  const void* device;
+  const void* host;
+  const bool* is_captured;
+};
+/// Throws Error (usage): host code reads a DeviceScalar during a capture.
+[[noreturn]] SYNCRUN_EXPORT void refuse_captured_value();
+
 /// A call, as its thunk sees it.
 class SYNCRUN_EXPORT WorkerCall {
  public:
@@ -156,7 +166,7 @@ class SYNCRUN_EXPORT WorkerCall {
   RawUpdate update(std::size_t argument);       // for the current slice
   const void* value(std::size_t argument);      // value, per_worker: the value of this rank
   std::string_view text(std::size_t argument);  // text: in host memory, valid during the call
-  const void* scalar(std::size_t argument);     // device_scalar: address in device memory
+  ScalarPlaces scalar(std::size_t argument);    // device_scalar
   void* object();                               // `this` of a method
   CpuWorker& cpu_worker();
   CudaWorker& cuda_worker();

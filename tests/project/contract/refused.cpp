@@ -117,6 +117,10 @@ int main(int argc, char** argv) {
     f(session.value(std::vector<float>(8), sr::Shape{4, 2}));
 #elif defined(VALUE_FOR_BROADCAST)
     session.function(whole)(session.value(std::vector<float>(8), sr::Shape{4, 2}));
+#elif defined(HOST_READ_OF_DEVICE_MEMORY)
+    session.function([](sr::DeviceScalar<double> factor) -> sr::Sum<double> { return *factor.data(); });
+#elif defined(HOST_INDEX_OF_DEVICE_MEMORY)
+    session.function([](sr::DeviceScalar<double> factor) -> sr::Sum<double> { return factor.data()[0]; });
 #elif defined(KEEP_OF_A_REPLAYABLE_FUNCTION)
     session.function(sr::replayable(kept));
 #elif defined(VECTOR_FOR_DATA)

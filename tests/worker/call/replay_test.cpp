@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/os/segment.hpp"
 #include "common/protocol/function_entry.hpp"
+#include "syncrun/arguments.hpp"
 #include "syncrun/error.hpp"
 #include "tests/worker/devices/off_host_device.hpp"
 #include "worker/call/running_call.hpp"
@@ -85,11 +87,13 @@ class Replay : public testing::Test {
 
   void body() {
     ++runs;
+    if (reads_on_host) reads_on_host();
     if (fails_after_captures && graphs_.captures != 0) throw Error(ErrorKind::nccl, "the communicator is unusable");
   }
 
   const protocol::RankSet all = protocol::RankSet::all(kWorldSize);
   bool fails_after_captures = false;
+  std::function<void()> reads_on_host;  // called by the body
   bool has_comm = false;
   Capture capture = Capture::required;
   int runs = 0;         // of the body
@@ -206,6 +210,28 @@ TEST_F(Replay, LaunchesWorkThatNeedNotBeCapturedIfItCanBe) {
   for (int i = 0; i < 4; ++i) call(all);
   EXPECT_EQ(graphs_.captures, 1);
   EXPECT_EQ(graphs_.launches, 3);
+}
+
+/// A graph would keep the value of the call that was captured.
+TEST_F(Replay, RefusesADeviceScalarThatHostCodeReadsDuringACapture) {
+  const float number = 2.5F;
+  const DeviceScalar<float> scalar({nullptr, &number, running_.recordings().is_capturing()});
+  reads_on_host = [&scalar] { EXPECT_EQ(scalar.value(), 2.5F); };
+  call(all);
+  EXPECT_EQ(runs, 1);
+  try {
+    call(all);
+    ADD_FAILURE() << "it was captured";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(error.what()).find("DeviceScalar::value()"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(scalar.value(), 2.5F) << "the capture has ended";
+  capture = Capture::if_possible;
+  call(all);
+  EXPECT_NE(why_not.find("DeviceScalar::value()"), std::string::npos) << why_not;
+  call(all);
+  EXPECT_EQ(graphs_.launches, 0);
 }
 
 /// The copy of a Value on rank 0.
