@@ -69,16 +69,14 @@ void broken(sr::Producer<sr::Data<float, 1>>& out) {
 void program(sr::Session& session) {
   // [consume]
   const auto f = session.function(largest_error);
-  auto queue = session.producers(3, build, {{64, 2}, {64}}, {.capacity = 6}, 300, std::vector<double>{3, 2});
+  auto queue = session.producers(3, build, {{64, 2}, {64}}, {.capacity = 6}, 150, std::vector<double>{3, 2});
   for (const Points& batch : queue) {
     std::printf("%d points, error %g\n", static_cast<int>(batch.x.rows()), f(batch.x, batch.y).value());
   }
   // [/consume]
-  // [consume-every-node]
   auto shared_queue = session.producers(2, build_own_rows, {{64, 2}, {64}}, {.places = sr::ProducerPlaces::every_node},
                                         std::int64_t{4});
   for (const Points& batch : shared_queue) f(batch.x, batch.y);
-  // [/consume-every-node]
   // [fails]
   auto failing = session.producers(2, broken, {{8}}, {.name = "reader"});
   int batches = 0;

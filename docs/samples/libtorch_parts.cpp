@@ -1,5 +1,5 @@
 // Further parts of the page on LibTorch: numbers beside the loss, values that change from step to step, buffers, an
-// optimizer of LibTorch, files, BatchNorm over all ranks, bfloat16.
+// optimizer of LibTorch, files, BatchNorm over all ranks, bfloat16. Also the data set of the page on producers.
 
 #include <cstdio>
 #include <memory>
@@ -40,8 +40,7 @@ lt::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<
 torch::Tensor penalized_loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> labels,
                              sr::DeviceScalar<float> penalty) {
   const auto scores = net.forward(lt::tensor(x));
-  const auto factor = lt::tensor(sr::ArrayView<const float, 1>(penalty.data(), sr::Shape{1}));
-  return torch::cross_entropy_loss(scores, lt::tensor(labels)) + factor * scores.square().mean();
+  return torch::cross_entropy_loss(scores, lt::tensor(labels)) + lt::tensor(penalty) * scores.square().mean();
 }
 
 class Trainer {
@@ -136,6 +135,26 @@ lt::StagedLoss<2> gan_loss(Gan& net, sr::Scattered<const float, 2> x, sr::Scatte
 }
 // [/gan]
 
+struct Points : torch::data::Dataset<Points> {
+  torch::data::Example<> get(std::size_t index) override {
+    const auto point = torch::sin(torch::arange(4) + 7.0F * static_cast<float>(index));
+    return {point, (point[0] > point[1]).to(torch::kInt64)};
+  }
+  torch::optional<std::size_t> size() const override { return 48; }
+};
+
+// [data]
+auto make_points(double noise) {  // called by the master and by each process of the loader
+  const auto add_noise = [noise](const torch::Tensor& x) { return x + noise * torch::rand({4}); };
+  return Points().map(torch::data::transforms::TensorLambda<>(add_noise)).map(torch::data::transforms::Stack<>());
+}
+// [/data]
+
+struct PointBatch {
+  sr::Data<float, 2> x;
+  sr::Data<std::int64_t, 1> labels;
+};
+
 void program(sr::Session& session) {
   constexpr std::int64_t kRows = 60;
   std::vector<float> values(kRows * 4);
@@ -152,6 +171,15 @@ void program(sr::Session& session) {
   lt::sync_buffers(session, net);
   const Numbers after = lt::evaluation<loss>(session, net, params)(x, labels, {.slices = 2});
   std::printf("%d of %d rows are correct\n", static_cast<int>(after.correct), static_cast<int>(x.rows()));
+
+  // [loader]
+  auto points = lt::loader<PointBatch, make_points>(session, {.batch_rows = 16, .processes = 2, .seed = 5}, 0.01);
+  while (points.position().epoch < 3) {
+    for (const PointBatch& batch : points) step(batch.x, batch.labels, {.learning_rate = 0.05});
+  }
+  // [/loader]
+  points.close();
+  std::printf("%d epochs of a data set\n", static_cast<int>(points.position().epoch));
 
   lt::save(session, net, params, "parts.pt");
   auto alone = std::make_shared<Net>();

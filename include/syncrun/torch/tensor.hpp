@@ -1,6 +1,6 @@
 #pragma once
 
-// tensor(): the memory of a view as a tensor of LibTorch. to_channels_last(): the memory format of a module's tensors.
+// tensor(): the memory of a view or a value as a tensor of LibTorch. to_channels_last(): the memory format of a module's tensors.
 
 #include <torch/torch.h>
 
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "syncrun/arguments.hpp"
 #include "syncrun/array.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/torch/torch_interface.hpp"
@@ -53,6 +54,13 @@ template <class T, std::size_t N>
   return ::torch::from_blob(
       const_cast<Plain*>(view.data()), ::torch::IntArrayRef(sizes.data(), N),
       ::torch::TensorOptions().dtype(detail::ScalarTypeOf<Plain>::value).device(detail::device_here()));
+}
+
+/// Returns a value in device memory as a tensor without dimensions, without a copy. A replayed step reads the value of
+/// its own call there. Do not write to it.
+template <class T>
+[[nodiscard]] ::torch::Tensor tensor(const DeviceScalar<T>& value) {
+  return tensor(ArrayView<const T, 0>(value.data(), Shape<0>()));
 }
 
 /// Converts the parameters and buffers of a module that have four or five dimensions to the memory format channels
