@@ -456,6 +456,27 @@ class Replica final {
         });
   }
 
+  /// For update_bn(): forgets the running statistics of BatchNorm.
+  template <class Worker>
+  void reset_statistics(Worker& worker) {
+    Guard(worker).run([&] { bound_.reset_statistics(); });
+  }
+  /// Adds the statistics of a batch.
+  template <auto kLoss, class Worker, class... P>
+  void add_statistics(Worker& worker, P... inputs, Local<const float, 1> params) {
+    syncrun::detail::HandleAccess::make<Guard>(worker, detail::comm_in(inputs...), detail::BodyMemory::lasting)
+        .run([&] {
+          bound_.bind_to_read(params.span());
+          const detail::StatisticsScope scope(*kept_.module());
+          static_cast<void>(kLoss(kept_.net(), inputs...));
+        });
+  }
+  /// Makes the statistics those of all ranks.
+  template <class Worker>
+  void finish_statistics(Worker& worker, Comm& comm) {
+    Guard(worker).run([&] { bound_.finish_statistics(comm); });
+  }
+
   /// For sync_buffers(): makes the buffers of all ranks equal.
   template <class Worker>
   void sync_buffers(Worker& worker, Comm& comm, BufferSync how) {

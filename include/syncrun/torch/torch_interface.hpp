@@ -196,6 +196,12 @@ class SYNCRUN_EXPORT BoundModule {
   /// Warns once if a training step changed buffers and sync_buffers was not called since.
   void warn_of_buffers(AnyWorker& worker);
 
+  /// For update_bn(): forgets the running statistics of BatchNorm.
+  void reset_statistics();
+  /// Makes the running statistics of BatchNorm the means over the batches of all ranks, and syncs the buffers. All ranks
+  /// call it. Throws Error (usage) if no rank has seen a batch.
+  void finish_statistics(Comm& comm);
+
   /// Writes the module into a file.
   void save(const std::filesystem::path& file, FileFormat format);
   /// Reads the module from a file, with options from load_text(). Throws what libtorch::load() says. store() follows.
@@ -305,6 +311,21 @@ class SYNCRUN_EXPORT KeptSlices {
   std::vector<KeptSlice> slices_;
   std::size_t next_ = 0;
   std::vector<ParameterRange> ranges_;  // by stage
+};
+
+/// The module is in training mode during the lifetime of this object, without gradients, and the running statistics of
+/// BatchNorm become means over all batches. Afterwards, every submodule has its former mode and momentum.
+class SYNCRUN_EXPORT StatisticsScope {
+ public:
+  explicit StatisticsScope(::torch::nn::Module& module);
+  ~StatisticsScope();
+  StatisticsScope(const StatisticsScope&) = delete;
+  StatisticsScope& operator=(const StatisticsScope&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<::torch::nn::Module>, bool>> modes_;
+  std::vector<std::pair<::torch::nn::BatchNormOptions*, ::torch::optional<double>>> momenta_;
+  ::torch::NoGradGuard no_gradients_;
 };
 
 /// Seeds LibTorch's generator on this worker: the same on every rank, to construct equal modules.
