@@ -45,7 +45,7 @@ void copy_to_rows(const LoaderArray& array, std::int64_t first, const ::torch::T
   auto* const to = static_cast<std::byte*>(array.elements) +
                    first * row_elements * static_cast<std::int64_t>(c10::elementSize(array.type));
   if (from.numel() == 0) return;
-  if (from.is_contiguous() && from.device().is_cpu() && from.layout() == ::torch::kStrided) {
+  if (from.is_contiguous() && from.device().is_cpu() && from.layout() == ::torch::kStrided && !from.is_neg()) {
     std::memcpy(to, from.data_ptr(), from.nbytes());
   } else {
     ::torch::from_blob(to, from.sizes(), ::torch::TensorOptions().dtype(array.type)).copy_(from);
@@ -213,7 +213,7 @@ LoaderPlan loader_plan(const LoaderOptions& options) {
         "the order of the queue must be BatchOrder::round_robin. With another one, the batches "
         "would depend on the speed of the producers");
   }
-  return {options.seed, options.batch_rows, options.start, options.epoch_rows.value_or(-1), options.last};
+  return {options.seed, options.batch_rows, options.start, options.epoch_rows.value_or(-1), options.last, -1};
 }
 
 std::int64_t epoch_rows_of(std::optional<std::int64_t> size, const LoaderPlan& plan) {
@@ -244,6 +244,18 @@ void check_start(const LoaderPlan& plan, std::int64_t batches) {
   if (plan.start.batch <= batches) return;
   refuse_loader("the start is " + text_of_place(plan.start) + ", and this epoch has " + std::to_string(batches) +
                 " batches. Continue with the options and the data set with which the position was saved");
+}
+
+void check_has_batches(const LoaderPosition& end) {
+  if (end.batch == 0)
+    fail_batch("epoch " + std::to_string(end.epoch) +
+               " has no batch. Expected a sampler or a stateful data set that begins anew in reset()");
+}
+
+void check_size(std::int64_t rows, const LoaderPlan& plan) {
+  if (rows != plan.found_rows)
+    fail_batch("the data set has " + std::to_string(rows) + " examples, and had " + std::to_string(plan.found_rows) +
+               " in the master. Expected the same data in all processes and on all nodes");
 }
 
 void check_one_process(const LoaderOptions& options) {

@@ -18,6 +18,8 @@
 //
 // On a CUDA device, the arrays that the body gets are in device memory.
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
@@ -120,8 +122,9 @@ class Update {
   ArrayView<T, N> value_;
 };
 
-/// The address of a value in device memory. It converts to `const T*`, which kernels take. Host code that reads through
-/// it does not compile, because the host cannot read a GPU's memory: it calls DeviceScalar::value().
+/// The address of a value in device memory. It converts to `const T*`, which kernels take. To read through it on the
+/// host does not compile, because the host cannot read a GPU's memory: it calls DeviceScalar::value(). The compiler does
+/// not see what host code does with the converted pointer.
 template <class T>
 class DeviceAddress {
  public:
@@ -166,9 +169,9 @@ class DeviceScalar {
   /// such as a loss of LibTorch, then runs without a graph.
   T value() const {
     if (*places_.is_captured) detail::refuse_captured_value();
-    std::remove_const_t<T> value;
-    std::memcpy(&value, places_.host, sizeof(T));
-    return value;
+    std::array<std::byte, sizeof(T)> bytes;
+    std::memcpy(bytes.data(), places_.host, sizeof(T));
+    return std::bit_cast<T>(bytes);
   }
 
  private:

@@ -159,7 +159,8 @@ class DrawingSampler : public data::samplers::Sampler<> {
   explicit DrawingSampler(std::size_t batches) : batches_(batches) {}
   void reset(Size) override { given_ = 0; }
   torch::optional<std::vector<std::size_t>> next(std::size_t rows) override {
-    if (given_++ == batches_) return torch::nullopt;
+    if (given_ == batches_) return torch::nullopt;
+    ++given_;
     std::vector<std::size_t> indices(rows);
     for (auto& index : indices) index = static_cast<std::size_t>(torch::randint(kRows, {1}).item<std::int64_t>());
     return indices;
@@ -375,6 +376,58 @@ TEST_P(LoaderBatches, OfAStreamContinueWhereItWas) {
   EXPECT_EQ(
       epochs_of(lt::loader<Whole, make_stream>(session(), ten), 2),
       (std::vector<std::vector<Values>>{{{14, 15, 16, 17}, {18, 19}}, {{20, 21, 22, 23}, {24, 25, 26, 27}, {28, 29}}}));
+}
+
+/// Gives twice as many rows as it is asked for, as a crop of each example would.
+struct Doubled : data::datasets::StreamDataset<Doubled, torch::Tensor> {
+  torch::Tensor get_batch(std::size_t rows) override { return torch::arange(2 * static_cast<std::int64_t>(rows)); }
+  Size size() const override { return std::size_t{10}; }
+};
+auto make_doubled() { return Doubled(); }
+/// Its second batch of three is short.
+struct ShortInBetween : data::datasets::StatefulDataset<ShortInBetween, torch::Tensor> {
+  torch::optional<torch::Tensor> get_batch(std::size_t) override {
+    if (given == 3) return torch::nullopt;
+    return torch::full({++given == 2 ? 1 : 4}, given);
+  }
+  Size size() const override { return torch::nullopt; }
+  void reset() override { given = 0; }
+  void save(torch::serialize::OutputArchive&) const override {}
+  void load(torch::serialize::InputArchive&) override {}
+  std::int64_t given = 0;
+};
+auto make_short_in_between() { return ShortInBetween(); }
+
+TEST_P(LoaderBatches, OfAStreamCountWhatItIsAskedFor) {
+  using Whole = sr::Data<std::int64_t, 1>;
+  const auto found = epochs_of(lt::loader<Whole, make_doubled>(session(), {.batch_rows = 4}), 2);
+  for (const auto& epoch : found) {
+    ASSERT_EQ(epoch.size(), 3U);
+    EXPECT_EQ(epoch[2].size(), 4U);
+  }
+  lt::LoaderOptions whole{.batch_rows = 4, .last = lt::LastBatch::drop};
+  EXPECT_EQ(epochs_of(lt::loader<Whole, make_short_in_between>(session(), whole), 2),
+            (std::vector(2, std::vector<Values>{{1, 1, 1, 1}, {3, 3, 3, 3}})));
+}
+
+/// Does not begin anew in reset().
+class OnceSampler : public DrawingSampler {
+ public:
+  using DrawingSampler::DrawingSampler;
+  void reset(Size) override {}
+};
+auto make_once() { return std::pair(Numbers(), OnceSampler(2)); }
+/// Has another size in each process.
+struct Growing : Numbers {
+  Size size() const override { return static_cast<std::size_t>(::getpid()); }
+};
+auto make_growing() { return Growing(); }
+
+TEST_P(LoaderBatches, OfAnEmptyEpochOrAnotherSizeAreAnError) {
+  auto once = lt::loader<Batch, make_once>(session(), options());
+  EXPECT_ERROR(epochs_of(once, 2), sr::ErrorKind::function, "epoch 1 has no batch");
+  auto growing = lt::loader<Batch, make_growing, data::samplers::SequentialSampler>(session(), options());
+  EXPECT_ERROR(epochs_of(growing, 1), sr::ErrorKind::function, "in the master");
 }
 
 // ---- errors -------------------------------------------------------------------------------------------------------

@@ -185,6 +185,10 @@ LoaderArray loader_array(const ArrayView<T, N>& view) {
 
 template <class Result>
 LoadedBatch loaded_batch(const Result& result) {
+  static_assert(
+      !std::is_same_v<Result, Tensors>,
+      "a std::vector of tensors may be a list of examples or of the fields of a batch: add a Stack, or return "
+      "a std::tuple of the fields");
   LoadedBatch loaded;
   if constexpr (kIsExamples<Result>) {
     for (const auto& example : result) loaded.examples.push_back(tensors_of(example));

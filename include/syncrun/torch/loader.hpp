@@ -33,7 +33,7 @@ namespace syncrun::libtorch {
 
 /// The batches of a data set, epoch after epoch. loader() makes it. A loop takes one epoch:
 ///
-///   for (int epoch = 0; epoch < 10; ++epoch) {
+///   while (digits.position().epoch < 10) {
 ///     for (const Digits& batch : digits) step(batch.images, batch.labels, {.learning_rate = 1e-3});
 ///   }
 ///
@@ -131,7 +131,7 @@ std::optional<std::int64_t> size_of(const Set& set) {
 /// A data set that gives examples by their indices, in the order of a sampler.
 template <class Set, class Sampler>
 class IndexedSource {
-  static_assert(std::is_constructible_v<::torch::ArrayRef<std::size_t>, typename Sampler::BatchRequestType&>,
+  static_assert(std::is_same_v<typename Sampler::BatchRequestType, std::vector<std::size_t>>,
                 "the sampler of a loader gives lists of indices, as torch::data::samplers::Sampler<> does");
 
  public:
@@ -207,7 +207,7 @@ class IndexedSource {
 /// A data set that gives its examples in an order of its own: a stream, or a stateful one.
 template <class Set>
 class StreamSource {
-  static_assert(std::is_convertible_v<std::size_t, typename Set::BatchRequestType>,
+  static_assert(std::is_integral_v<typename Set::BatchRequestType>,
                 "a loader asks a data set for a torch::ArrayRef<size_t> of indices, or for a number of examples");
 
  public:
@@ -225,7 +225,7 @@ class StreamSource {
   void begin_epoch(std::int64_t epoch) {
     if (Set::is_stateful || epoch == 0) seed_cpu(plan_.seed + static_cast<std::uint64_t>(epoch));
     if constexpr (Set::is_stateful) set_.reset();
-    rows_ = 0;
+    asked_ = 0;
   }
   std::optional<Item> next(const LoaderPosition& position) {
     return with_place([&] { return text_of_place(position); }, [&] { return next_batch(); });
@@ -241,26 +241,24 @@ class StreamSource {
   std::optional<Item> next_batch() {
     std::int64_t wanted = plan_.batch_rows;
     if constexpr (!Set::is_stateful) {
-      wanted = std::min(wanted, epoch_rows_ - rows_);
-      if (wanted == 0 || (plan_.last == LastBatch::drop && wanted < plan_.batch_rows)) return std::nullopt;
-    }
-    auto found = set_.get_batch(static_cast<std::size_t>(wanted));
-    LoadedBatch batch;
-    if constexpr (Set::is_stateful) {
-      if (!found) return std::nullopt;
-      batch = loaded_batch(*found);
+      wanted = std::min(wanted, epoch_rows_ - asked_);
+      if (wanted <= 0 || (plan_.last == LastBatch::drop && wanted < plan_.batch_rows)) return std::nullopt;
+      asked_ += wanted;
+      return loaded_batch(set_.get_batch(static_cast<std::size_t>(wanted)));
     } else {
-      batch = loaded_batch(found);
+      while (auto found = set_.get_batch(static_cast<std::size_t>(wanted))) {
+        auto batch = loaded_batch(*found);
+        // The data set alone knows which batch is its last one.
+        if (plan_.last == LastBatch::keep || rows_of(batch) >= plan_.batch_rows) return batch;
+      }
+      return std::nullopt;
     }
-    rows_ += rows_of(batch);
-    if (plan_.last == LastBatch::drop && rows_of(batch) < plan_.batch_rows) return std::nullopt;
-    return batch;
   }
 
   Set set_;
   LoaderPlan plan_;
   std::int64_t epoch_rows_ = 0;
-  std::int64_t rows_ = 0;  // of this epoch so far
+  std::int64_t asked_ = 0;  // examples of this epoch so far
 };
 
 /// Calls the factory of a program, and returns the source of its data set.
@@ -301,10 +299,12 @@ void load_batches(Producer<Batch>& out, LoaderPlan plan, Arguments... arguments)
   use_one_thread();
   const ::torch::NoGradGuard no_gradients;
   auto source = make_source<kFactory, Sampler>(plan, arguments...);
+  check_size(size_of(source.set()).value_or(-1), plan);
   std::int64_t turn = 0;
   const auto is_own_turn = [&] { return turn++ % out.count() == out.index(); };
   for (LoaderPosition at{source.first_epoch(plan.start), 0};; at = {at.epoch + 1, 0}) {
-    source.begin_epoch(at.epoch);
+    with_place([&] { return "the beginning of epoch " + std::to_string(at.epoch); },
+               [&] { source.begin_epoch(at.epoch); });
     std::int64_t first = 0;
     for (; const auto item = source.next(at); ++at.batch) {
       const bool is_before =
@@ -318,6 +318,7 @@ void load_batches(Producer<Batch>& out, LoaderPlan plan, Arguments... arguments)
       }
       first += source.rows(*item);
     }
+    check_has_batches(at);
     if (at.epoch < plan.start.epoch) continue;
     if (at.epoch == plan.start.epoch) check_start(plan, at.batch);
     if (is_own_turn()) {
@@ -394,10 +395,18 @@ FoundData look_at_data(const LoaderOptions& options, Arguments... arguments) {
 /// Python's DistributedSampler for one rank. The sampler is constructed with the number of examples. For another
 /// constructor, the factory returns a std::pair of the data set and the sampler. A sampler must not remember anything
 /// of earlier epochs. Use no rank and no number of ranks: a call divides the rows of a batch among the ranks.
+/// DistributedRandomSampler takes its order from the epoch alone, whatever the seed.
 ///
 /// Random numbers of a data set and of its transforms must come from LibTorch's generator. If the data set has get()
 /// and LibTorch's get_batch(), and for the first transforms that take single examples, they depend only on the seed,
 /// the epoch and the place of the example in the epoch. For transforms of batches, they depend on the batch.
+///
+/// A generator that an object keeps would make batches depend on LoaderOptions::processes. A data set with threads of its
+/// own, such as ChunkDataset, gives the same batches again only with one preloader and without random transforms.
+///
+/// Where a loader continues (LoaderOptions::start), it asks the sampler again for the batches before. It calls reset() of
+/// a stateful data set once, so this must not depend on earlier epochs, and reads and drops the batches before. A stream
+/// is read from its beginning, which may take longer than the queue's timeout.
 ///
 /// The master calls the factory too, looks at the first example or batch, and destroys the data set. Throws Error:
 /// usage (options, types or shapes do not fit), function (the data set failed), and the errors of Session::producers.
@@ -414,11 +423,13 @@ Loader<Batch> loader(Session& session, const LoaderOptions& options, const Argum
     ++field;
   };
   std::apply([&](auto&... shape) { (set_shape(shape), ...); }, shapes);
+  detail::LoaderPlan plan = detail::loader_plan(options);
+  plan.found_rows = found.rows.value_or(-1);
   QueueOptions queue = options.queue;
   if (queue.name.empty()) queue.name = syncrun::detail::function_name<kFactory>();
   return {session.producers(options.processes,
                             &detail::load_batches<Batch, kFactory, Sampler, syncrun::detail::Stored<Arguments>...>,
-                            shapes, queue, detail::loader_plan(options), arguments...),
+                            shapes, queue, plan, arguments...),
           options.start, found.rows};
 }
 

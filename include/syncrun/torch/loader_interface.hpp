@@ -46,6 +46,7 @@ struct LoaderPlan {
   LoaderPosition start;
   std::int64_t epoch_rows;  // -1: the size of the data set
   LastBatch last;
+  std::int64_t found_rows = -1;  // the size that the master has seen. -1: the data set has none
 };
 
 // ---- batches ------------------------------------------------------------------------------------------------------
@@ -111,6 +112,10 @@ SYNCRUN_EXPORT void check_start(const LoaderPlan& plan, std::int64_t batches);
 SYNCRUN_EXPORT void check_indices(std::size_t count);
 /// Throws Error (usage) unless one process reads a data set that does not give examples by their indices.
 SYNCRUN_EXPORT void check_one_process(const LoaderOptions& options);
+/// Throws Error (function) if an epoch has ended without a batch.
+SYNCRUN_EXPORT void check_has_batches(const LoaderPosition& end);
+/// Throws Error (function) unless the data set has the size that the master has seen.
+SYNCRUN_EXPORT void check_size(std::int64_t rows, const LoaderPlan& plan);
 /// Throws Error (usage): the data set has no example.
 [[noreturn]] SYNCRUN_EXPORT void refuse_empty();
 
