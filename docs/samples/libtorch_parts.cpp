@@ -179,6 +179,7 @@ void program(sr::Session& session) {
   }
   // [/loader]
   points.close();
+  lt::sync_buffers(session, net);
   std::printf("%d epochs of a data set\n", static_cast<int>(points.position().epoch));
 
   lt::save(session, net, params, "parts.pt");
