@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "syncrun/detail/names.hpp"
 #include "syncrun/detail/number_text.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/session.hpp"
@@ -121,7 +122,7 @@ auto scaled_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
             syncrun::detail::number_text(scaling.scale) + ", " + syncrun::detail::number_text(scaling.growth) + ", " +
             syncrun::detail::number_text(scaling.backoff) + " and " + std::to_string(scaling.growth_interval));
   TrainStepOptions chosen = options;
-  if (chosen.name.empty()) chosen.name = detail::loss_name<kLoss>();
+  if (chosen.name.empty()) chosen.name = syncrun::detail::function_name<kLoss>();
   if (chosen.clip_norm == 0) chosen.clip_norm = std::numeric_limits<double>::infinity();
   chosen.non_finite = NonFiniteGradient::skip;
   using Bodies = detail::BodiesOf<kLoss, Net, T>;

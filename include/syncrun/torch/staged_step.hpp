@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/detail/names.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
@@ -108,7 +109,7 @@ auto staged_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
   for (const Stage& stage : stages) {
     options.push_back(stage.options);
     options.back().range = range_of(session, net, stage.network);
-    if (options.back().name.empty()) options.back().name = detail::loss_name<kLoss>();
+    if (options.back().name.empty()) options.back().name = syncrun::detail::function_name<kLoss>();
   }
   using Bodies = detail::BodiesOf<kLoss, Net, T>;
   auto steps = [&]<std::size_t... I>(std::index_sequence<I...>) {
