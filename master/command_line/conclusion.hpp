@@ -43,6 +43,7 @@ struct Conclusion {
   bool was_asked = false;  ///< A signal to `syncrun` asked the job to end.
   protocol::FailureDetails details{};
   bool was_killed = false;  ///< A signal has ended the program. Its exit code may be above 128 without one.
+  bool may_be_started_again = false;  ///< It has failed, and the result may differ next time.
 };
 
 Conclusion conclude(const JobEnd& end);

@@ -12,18 +12,6 @@ namespace syncrun::detail::master::command_line {
 
 namespace {
 
-/// A word in the form that a shell requires.
-std::string shell_word(const std::string& word) {
-  const auto is_plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           std::string_view("_-./=:,+@%").find(c) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 /// Says in a few words where the devices come from, if this may surprise the user. Else empty.
 std::string note_on(const devices::DevicesChoice& choice, const devices::DevicesSource& source) {
   if (!choice.is_made()) return " (the default; the program may choose others)";
@@ -42,6 +30,17 @@ std::string describe_devices(const CommandOptions& options) {
 }
 
 }  // namespace
+
+std::string shell_word(const std::string& word) {
+  const auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("_-./=:,+@%").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
 
 std::string describe_ranks(const devices::ChosenDevices& devices) {
   const devices::RankDevices ranks(devices.by_rank);

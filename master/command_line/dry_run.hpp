@@ -14,6 +14,9 @@ namespace syncrun::detail::master::command_line {
 /// same on all ranks.
 std::string describe_ranks(const devices::ChosenDevices& devices);
 
+/// A word in the form that a shell requires.
+std::string shell_word(const std::string& word);
+
 /// Describes the command, the devices by rank and the variables. `program` is the path of the image. Throws Error
 /// (usage) if variables in the present environment name devices that cannot be used.
 std::string describe_start(const CommandOptions& options, const std::string& program);

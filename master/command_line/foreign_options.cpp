@@ -16,18 +16,19 @@ constexpr std::array kAliases{
     Alias{"np", "nproc-per-node"}, Alias{"nnodes", "nodes"}, Alias{"standalone", nullptr},
     Alias{"no-python", nullptr},   Alias{"wdir", "cwd"},     Alias{"chdir", "cwd"},
     Alias{"tag-output", "tag"},    Alias{"label", "tag"},    Alias{"timestamp-output", "timestamps"},
+    Alias{"host", "hosts"},        Alias{"nodelist", "hosts"}, Alias{"machinefile", "hostfile"},
+    Alias{"num-nodes", "nodes"},
 };
 
 constexpr std::string_view kWorkersAdvice = "write -n N for the number of workers on this machine";
 constexpr std::string_view kGpusAdvice = "write -n N or -n gpu for the GPUs of this machine";
 constexpr std::string_view kNodesAdvice =
-    "on several machines, an engine starts syncrun: srun -N NODES --mpi=pmix syncrun program, or mpirun -H HOSTS "
-    "--map-by ppr:1:node --bind-to none syncrun program";
+    "write --launcher auto --nodes N, or --hosts a,b,c: syncrun then starts the job on several machines";
 constexpr std::string_view kBindingAdvice =
     "leave it out: syncrun binds workers by itself, and --bind-to says to what. (It is an option of mpirun or srun, "
     "which stands before syncrun)";
 constexpr std::string_view kEngineAdvice =
-    "it is an option of mpirun or srun, which stands before syncrun: mpirun OPTIONS syncrun program";
+    "write --launcher-args 'OPTIONS' with --launcher: it is an option of mpirun or srun";
 constexpr std::string_view kMeetingAdvice = "leave it out: the workers of a job find each other by themselves";
 constexpr std::string_view kLogAdvice =
     "write --log-dir DIR: each rank has a file there, with both of its streams. --tee RANKS chooses the ranks, and "
@@ -59,12 +60,9 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"-w", kNodesAdvice},
     {"-H", kNodesAdvice},
     {"-f", kNodesAdvice},
-    {"--num-nodes", kNodesAdvice},
-    {"--nodelist", kNodesAdvice},
-    {"--host", kNodesAdvice},
-    {"--hosts", kNodesAdvice},
-    {"--hostfile", kNodesAdvice},
-    {"--machinefile", kNodesAdvice},
+    {"-host", "write --hosts with two dashes"},
+    {"-hosts", "write --hosts with two dashes"},
+    {"-hostfile", "write --hostfile with two dashes"},
     {"--bind-to", "write --bind-to with two dashes"},
     {"--map-by", kBindingAdvice},
     {"--rank-by", kBindingAdvice},

@@ -42,8 +42,7 @@ std::string help_text() {
   }
   text += R"(
 Runs a Syncrun program with one worker per device, ends the whole job with it, and says why it failed.
-On several nodes: srun -N NODES --mpi=pmix syncrun program, or
-mpirun --map-by ppr:1:node --bind-to none -np NODES syncrun program.
+On several nodes: syncrun --launcher auto --nodes NODES program, or syncrun --hosts a,b,c program.
 
 )";
   for (const OptionRow& row : option_table()) text += help_on(row);

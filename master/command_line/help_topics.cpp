@@ -80,12 +80,13 @@ No process of the job outlives syncrun. --error-file FILE writes the reason as J
 )",
               "docs/failures.md", nullptr},
     HelpTopic{"nodes",
-              R"(srun or mpirun starts syncrun once on each node. All nodes need the same program and the same Syncrun.
+              R"(syncrun starts an engine, which starts the nodes. All nodes need the same program and the same Syncrun.
 
-  srun -N 4 --mpi=pmix syncrun -n 8 ./program
-  mpirun --map-by ppr:1:node --bind-to none -np 4 syncrun -n 8 ./program
+  syncrun --launcher srun --nodes 4 -n 8 ./program      Slurm, also in an allocation
+  syncrun --hosts a,b,c,d -n 8 ./program                mpirun of Open MPI or MPICH
 
--n and --devices are per node. --nodes 4 checks that there are four nodes.
+-n and --devices are per node. --dry-run prints the engine's command. --max-restarts 3 --spares 1 starts a
+failed job again, with a spare host in the place of a lost one.
 )",
               "docs/nodes.md", nullptr},
     HelpTopic{

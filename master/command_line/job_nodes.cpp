@@ -73,8 +73,7 @@ std::optional<nodes::Engine> find_job(const CommandOptions& options, const nodes
     text::throw_usage(
         "--nodes " + std::to_string(options.nodes) + ": expected as many tasks, one per node, but " +
         (engine.kind == nodes::EngineKind::none
-             ? std::string("no engine has started this (srun -N NODES --mpi=pmix syncrun ..., or mpirun --map-by "
-                           "ppr:1:node -np NODES syncrun ...)")
+             ? std::string("no engine has started this. Add --launcher auto, and syncrun starts one")
              : nodes::to_string(engine.kind) + std::string(" started ") + std::to_string(*engine.tasks) +
                    ". Give the engine and --nodes the same number"));
   }
@@ -82,9 +81,10 @@ std::optional<nodes::Engine> find_job(const CommandOptions& options, const nodes
   if (options.max_restarts != 0) {
     text::throw_usage(
         "--max-restarts " + std::to_string(options.max_restarts) +
-        ": expected no such option on several nodes, because a new process cannot join an MPI job in place of one that "
-        "has ended; run " +
-        nodes::to_string(engine.kind) + " again from a script, with syncrun --restart N (docs/nodes.md#restarts)");
+        ": expected no such option in a job that " + nodes::to_string(engine.kind) +
+        " has started, because a new process cannot join an MPI job in place of one that has ended; leave the engine out, "
+        "and let syncrun start it: syncrun --launcher auto --nodes " +
+        (engine.tasks ? std::to_string(*engine.tasks) : "N") + " ... (docs/nodes.md#restarts)");
   }
   return engine;
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -21,10 +22,13 @@
 #include "master/command_line/help.hpp"
 #include "master/command_line/job_files.hpp"
 #include "master/command_line/job_nodes.hpp"
+#include "master/command_line/launch.hpp"
+#include "master/command_line/launched_job.hpp"
 #include "master/command_line/options.hpp"
 #include "master/command_line/preparation.hpp"
 #include "master/command_line/subcommands.hpp"
 #include "master/command_line/supervisor.hpp"
+#include "master/command_line/task_report.hpp"
 #include "master/devices/host_part.hpp"
 #include "master/nodes/engine.hpp"
 #include "master/wrappers/wrappers.hpp"
@@ -40,10 +44,11 @@ std::chrono::milliseconds node_timeout(const CommandOptions& options) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
+constexpr std::chrono::milliseconds kTimeToSpeak{300};
+
 /// How long `syncrun` stays after a failure, although its part of the job is over. An engine may end the whole job as soon
 /// as one task has failed, and the other nodes could not say why it has.
 std::chrono::milliseconds last_stay(const Conclusion& conclusion, int task, const CommandOptions& options) {
-  constexpr std::chrono::milliseconds kTimeToSpeak{300};
   constexpr std::chrono::seconds kTimeToNotice{1};
   if (conclusion.exit_code == 0) return {};
   // Nobody tells the other nodes if this process was killed. They notice it by the silence.
@@ -62,6 +67,21 @@ void stay(std::chrono::milliseconds time) {
   static_cast<void>(::sigtimedwait(&signals, nullptr, &limit));
 }
 
+/// Where a part of the job says how it has ended: on standard error, or to the `syncrun` that has started the engine.
+class LastWord {
+ public:
+  explicit LastWord(const TaskReporter* reporter = nullptr) : reporter_(reporter) {}
+  void say(const Conclusion& conclusion, std::chrono::milliseconds stay = {}) const {
+    if (reporter_ != nullptr) reporter_->ended(conclusion, stay);
+    else if (!conclusion.message.empty())
+      std::fputs(text::own_line(LogLevel::error, conclusion.message).c_str(), stderr);
+  }
+  bool is_launched() const noexcept { return reporter_ != nullptr; }
+
+ private:
+  const TaskReporter* reporter_;
+};
+
 /// The reason of the job's failure stays the last line, and decides the exit code.
 void write_error_file(ErrorFile& file, const Conclusion& conclusion) {
   try {
@@ -72,7 +92,7 @@ void write_error_file(ErrorFile& file, const Conclusion& conclusion) {
 }
 
 int run_program(const CommandOptions& options, const std::string& program, const std::optional<nodes::Engine>& job,
-                ErrorFile& error_file) {
+                ErrorFile& error_file, const LastWord& last_word) {
   if (const std::string folder = options.value_of(environment::kLogDir); !folder.empty()) make_log_dir(folder);
   const PidFile pid_file(options.pid_file, job ? job->task : 0);
   const auto level = text::parse_log_level(options.effective(environment::kLogLevel)).value_or(LogLevel::warning);
@@ -86,13 +106,18 @@ int run_program(const CommandOptions& options, const std::string& program, const
                          .grace = options.grace,
                          .max_restarts = options.max_restarts,
                          .restarts_before = options.restart,
+                         .launched_by = last_word.is_launched() ? std::optional(nodes::find_engine(::getenv).kind) : std::nullopt,
                          .node = job ? job->task : 0,
                          .longest_stop = job ? node_timeout(options) : std::chrono::milliseconds(0)},
                         text::make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   write_error_file(error_file, conclusion);
-  if (!conclusion.message.empty()) std::fputs(text::own_line(LogLevel::error, conclusion.message).c_str(), stderr);
-  if (job) stay(last_stay(conclusion, job->task, options));
+  std::chrono::milliseconds longest_stay{0};
+  // The `syncrun` that has started the engine knows at once why the job ends.
+  if (last_word.is_launched() && conclusion.exit_code != 0) longest_stay = kTimeToSpeak;
+  else if (job) longest_stay = last_stay(conclusion, job->task, options);
+  last_word.say(conclusion, longest_stay);
+  stay(longest_stay);
   return conclusion.exit_code;
 }
 
@@ -103,8 +128,27 @@ int exit_code_of(const Error& error) {
   return kNotExecutableExit;
 }
 
+/// Lets an engine start the job on several nodes, or says what would be started.
+int launch(const CommandOptions& options, const Launch& launch) {
+  const std::string& name = options.command.front();
+  const bool is_in_folder = !options.folder.empty() && name.find('/') != std::string::npos && name.front() != '/';
+  find_program(is_in_folder ? options.folder + "/" + name : name);  // a mistake shows at once
+  if (options.action == CommandOptions::Action::dry_run) return say(describe_launch(options, launch));
+  const PidFile pid_file(options.pid_file, 0);
+  const Conclusion conclusion = LaunchedJob(options, launch).run();
+  // The first node writes it, if it has come that far.
+  std::error_code unknown;
+  if (conclusion.exit_code != 0 && !options.error_file.empty() &&
+      (!std::filesystem::exists(options.error_file, unknown) || std::filesystem::is_empty(options.error_file, unknown))) {
+    ErrorFile error_file(options.error_file, 0);
+    write_error_file(error_file, conclusion);
+  }
+  LastWord().say(conclusion);
+  return conclusion.exit_code;
+}
+
 /// Finds the program and runs it, or says what would be started.
-int start(const CommandOptions& options) {
+int start(const CommandOptions& options, const LastWord& last_word) {
   const bool is_dry = options.action == CommandOptions::Action::dry_run;
   const auto job = find_job(options, ::getenv);
   ErrorFile error_file(is_dry ? "" : options.error_file, job ? job->task : 0);
@@ -114,7 +158,7 @@ int start(const CommandOptions& options) {
   try {
     if (const std::string folder = options.value_of(environment::kLogDir); !folder.empty()) check_log_dir(folder);
     const auto program = find_program(options.command.front());
-    if (!is_dry) return run_program(options, program, job, error_file);
+    if (!is_dry) return run_program(options, program, job, error_file, last_word);
     if (!job) return say(describe_start(options, program));
     return job->task != 0 ? 0 : say(describe_job(*job) + describe_start(options, program));
   } catch (const CommandFailure& failure) {
@@ -126,16 +170,9 @@ int start(const CommandOptions& options) {
   }
 }
 
-int command(int argc, char** argv) {
-  using Action = CommandOptions::Action;
-  environment::drop_options_of_another_job();
-  if (const Subcommand* other = find_subcommand(argc, argv)) return other->run({argv + 2, argv + argc});
-  const auto options = parse_command_line(argc, argv);
-  if (options.action == Action::help) return say(help_text());
-  if (options.action == Action::version) return say(std::string("syncrun ") + version() + "\n");
+void enter_folder(const CommandOptions& options) {
   if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0)
     text::throw_usage("--cwd: expected a folder to run in, but " + options.folder + ": " + std::strerror(errno));
-  return start(options);
 }
 
 /// "node 2 (c): " in a job of several nodes. Else empty.
@@ -148,9 +185,46 @@ std::string name_of_node() noexcept {
   }
 }
 
-int fail(int code, const std::exception& error) {
-  std::fputs(text::own_line(LogLevel::error, name_of_node() + error.what()).c_str(), stderr);
-  return code;
+/// Does something that returns an exit code. An exception has one too.
+template <class Action>
+int with_last_word(const LastWord& last_word, Action&& action) {
+  const auto fail = [&](int code, const std::exception& error) {
+    last_word.say({.exit_code = code, .message = name_of_node() + error.what()});
+    return code;
+  };
+  try {
+    return action();
+  } catch (const CommandFailure& failure) {
+    return fail(failure.exit_code, failure);
+  } catch (const Error& error) {
+    return fail(exit_code_of(error), error);
+  } catch (const std::exception& error) {
+    return fail(1, error);
+  }
+}
+
+/// The part of a node in a job whose engine another `syncrun` has started. `argv` is that of the usual command line.
+int run_task(const std::string& token, int argc, char** argv) {
+  const TaskReporter reporter(token);
+  const LastWord last_word(&reporter);
+  return with_last_word(last_word, [&] {
+    const auto options = parse_command_line(argc, argv);
+    enter_folder(options);
+    return start(options, last_word);
+  });
+}
+
+int command(int argc, char** argv) {
+  using Action = CommandOptions::Action;
+  environment::drop_options_of_another_job();
+  if (argc > 3 && argv[1] == std::string_view(kLaunchedTask)) return run_task(argv[2], argc - 2, argv + 2);
+  if (const Subcommand* other = find_subcommand(argc, argv)) return other->run({argv + 2, argv + argc});
+  const auto options = parse_command_line(argc, argv);
+  if (options.action == Action::help) return say(help_text());
+  if (options.action == Action::version) return say(std::string("syncrun ") + version() + "\n");
+  if (const auto found = find_launch(options, ::getenv, tools_of_this_machine())) return launch(options, *found);
+  enter_folder(options);
+  return start(options, LastWord());
 }
 
 }  // namespace
@@ -160,13 +234,5 @@ int main(int argc, char** argv) {
   using namespace syncrun::detail;
   using namespace master::command_line;
   os::open_missing_standard_streams();
-  try {
-    return command(argc, argv);
-  } catch (const CommandFailure& failure) {
-    return fail(failure.exit_code, failure);
-  } catch (const syncrun::Error& error) {
-    return fail(exit_code_of(error), error);
-  } catch (const std::exception& error) {
-    return fail(1, error);
-  }
+  return with_last_word(LastWord(), [&] { return command(argc, argv); });
 }

@@ -12,6 +12,7 @@
 #include "common/text/log.hpp"
 #include "common/text/rank_list.hpp"
 #include "master/command_line/environment_file.hpp"
+#include "master/command_line/host_list.hpp"
 #include "master/devices/binding.hpp"
 #include "master/process/output_settings.hpp"
 #include "master/settings/metrics_target.hpp"
@@ -222,7 +223,43 @@ constexpr std::array kOptions{
                 options.nodes = whole_number(name, value, 1, kMostNodes);
                 return value;
               },
-              "check that srun or mpirun has started one task on each of N nodes"},
+              "the number of nodes; without --launcher, check that srun or mpirun has\n"
+              "started one task on each of them"},
+    OptionRow{"launcher", 0, "srun|mpirun|ssh|auto", nullptr,
+              [](CommandOptions& options, const std::string& name, const std::string& value) {
+                const std::string_view program = std::string_view(value).substr(value.rfind('/') + 1);
+                const bool is_known = value == "auto" || value == "ssh" || value == "none" || program == "srun" ||
+                                      program.starts_with("mpirun") || program.starts_with("mpiexec");
+                if (is_known) return options.launcher = value;
+                text::throw_usage(name + ": expected srun, mpirun, ssh, auto, none or the path of an mpirun, got '" +
+                                  value + "'");
+              },
+              "start the job on several nodes, with Slurm's srun, with mpirun, or with\n"
+              "mpirun through ssh; auto takes what is there"},
+    OptionRow{"hosts", 0, "LIST", nullptr,
+              [](CommandOptions& options, const std::string& name, const std::string& value) {
+                options.hosts = hosts_in_list(name, value);
+                return value;
+              },
+              "the hosts of the nodes: a,b,c (default: those of the scheduler)"},
+    OptionRow{"hostfile", 0, "FILE", nullptr,
+              [](CommandOptions& options, const std::string& name, const std::string& value) {
+                options.hosts = hosts_in_file(name, value);
+                return value;
+              },
+              "the same, with one host in each line"},
+    OptionRow{"spares", 0, "N", nullptr,
+              [](CommandOptions& options, const std::string& name, const std::string& value) {
+                options.spares = whole_number(name, value, 0, kMostNodes);
+                return value;
+              },
+              "the last N hosts wait to take the place of a lost one at a restart (default: 0)", "0"},
+    OptionRow{"launcher-args", 0, "WORDS", nullptr,
+              [](CommandOptions& options, const std::string& name, const std::string& value) {
+                options.launcher_words = words_for_launcher(name, value);
+                return value;
+              },
+              "more options for srun or mpirun, such as '--partition gpu --time 2:00:00'"},
     OptionRow{"node-timeout", 0, "SECONDS", environment::kNodeTimeout, seconds_text,
               "a node of which nothing is heard for this long is lost (default: 3)", "3"},
     OptionRow{"tree-from", 0, "N", environment::kTreeFrom,

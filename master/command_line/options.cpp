@@ -25,7 +25,6 @@ namespace {
 constexpr int kFirstRow = 256;
 /// What getopt returns for an option of another tool that means nothing here.
 constexpr int kNothing = 255;
-constexpr const char* kCommandLine = "command line";
 
 std::size_t row_named(std::string_view name) {
   const auto table = option_table();
@@ -190,7 +189,7 @@ void read_words(CommandOptions& options, int argc, std::vector<char*>& words) {
     if (which == '?' || which == ':' || is_np || written.starts_with("-host"))
       throw_bad_option(which, is_np ? "-np" : written);
     const OptionRow& row = row_of(which);
-    accept_option(options, row, name_of(row), ::optarg == nullptr ? "" : ::optarg, kCommandLine);
+    accept_option(options, row, name_of(row), ::optarg == nullptr ? "" : ::optarg, kCommandLineSource);
   }
 }
 
@@ -235,7 +234,8 @@ void read_config(CommandOptions& options) {
     }
     const bool is_devices = row.variable != nullptr && (std::string_view(row.variable) == environment::kDevices ||
                                                         std::string_view(row.variable) == environment::kProcesses);
-    const bool is_overruled = options.is_given(row.name) || (is_devices && has_devices) ||
+    const bool is_hosts = entry.name == "hosts" || entry.name == "hostfile";
+    const bool is_overruled = options.is_given(row.name) || (is_hosts && !options.hosts.empty()) || (is_devices && has_devices) ||
                               (row.variable != nullptr && !options.effective(row.variable).empty());
     if (is_overruled) continue;
     if (is_switch && entry.value == "false") {
@@ -278,6 +278,8 @@ CommandOptions parse_options(int argc, char** argv) {
     text::throw_usage("--wrap-terminal: expected --wrap RANKS:COMMAND with it, got none");
   if (!options.error_file.empty() && options.error_file == options.pid_file)
     text::throw_usage("--error-file and --pid-file: expected two files, got " + options.pid_file + " for both");
+  if (options.is_given("hosts") && options.is_given("hostfile"))
+    text::throw_usage("--hosts and --hostfile: expected one of the two");
   const std::string devices = options.value_of(environment::kDevices);
   const std::string processes = options.value_of(environment::kProcesses);
   if (devices.empty()) devices::resolve_devices("", processes, devices::kFromCommandLine);

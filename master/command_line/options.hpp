@@ -11,6 +11,9 @@
 
 namespace syncrun::detail::master::command_line {
 
+/// CommandOptions::Given::source of what is on the command line.
+inline constexpr const char* kCommandLineSource = "command line";
+
 struct CommandOptions {
   enum class Action { run, dry_run, version, help };
   Action action = Action::run;
@@ -28,7 +31,7 @@ struct CommandOptions {
   struct Given {
     std::string name;    ///< Without "--".
     std::string value;   ///< Empty if the option has no value.
-    std::string source;  ///< "command line", or the place in the configuration file.
+    std::string source;  ///< kCommandLineSource, or the place in the configuration file.
   };
   std::vector<Given> given;
   bool is_given(std::string_view name) const;
@@ -46,6 +49,12 @@ struct CommandOptions {
   int max_restarts = 0;
   int restart = 0;  ///< How often a script has run the program before.
   int nodes = 0;    ///< 0: not given.
+
+  // For a job on several nodes whose engine `syncrun` starts.
+  std::string launcher;                     ///< As written. Empty: not given.
+  std::vector<std::string> launcher_words;  ///< Further options of the engine.
+  std::vector<std::string> hosts;           ///< Of --hosts or --hostfile. Empty: not given.
+  int spares = 0;                           ///< How many hosts wait for a restart.
 };
 
 /// Reads the options and the configuration file, and does not ask for a program. `syncrun config` shows the result. Throws

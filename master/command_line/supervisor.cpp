@@ -19,6 +19,7 @@
 #include "common/os/environment.hpp"
 #include "common/os/stop_signals.hpp"
 #include "common/text/errors.hpp"
+#include "master/command_line/launch.hpp"
 #include "master/command_line/preparation.hpp"
 #include "master/devices/host_part.hpp"
 #include "syncrun/stop.hpp"
@@ -66,13 +67,16 @@ bool has_no_reader(int fd) {
 
 /// The signals that the signalfd reads. Signals that were ignored when `syncrun` was started (nohup, background jobs of
 /// scripts) stay ignored. Blocking them would make them effective again.
-sigset_t supervised_signals() {
+sigset_t supervised_signals(bool is_launched) {
   sigset_t set;
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGCHLD);
   ::sigaddset(&set, SIGCONT);
   for (const int signal : kForwarded) {
     if (!is_ignored(signal)) ::sigaddset(&set, signal);
+  }
+  if (is_launched) {
+    for (const int stand_in : kStandIns) ::sigaddset(&set, stand_in);
   }
   return set;
 }
@@ -109,8 +113,9 @@ Conclusion Supervisor::run() {
   take_signals();
   for (int restart = 0;; ++restart) {
     run_once(restart);
-    const Conclusion conclusion = conclude(end_);
-    if (restart == job_.max_restarts || !can_be_started_again(conclusion)) return conclusion;
+    Conclusion conclusion = conclude(end_);
+    conclusion.may_be_started_again = can_be_started_again(conclusion);
+    if (restart == job_.max_restarts || !conclusion.may_be_started_again) return conclusion;
     const std::string cause = conclusion.message.substr(0, conclusion.message.find('\n'));
     const std::string line =
         "restart " + std::to_string(restart + 1) + " of " + std::to_string(job_.max_restarts) + ", after: " + cause;
@@ -171,7 +176,7 @@ void Supervisor::run_once(int restart) {
 
 void Supervisor::take_signals() {
   ::signal(SIGCHLD, SIG_DFL);  // if it were ignored, children would disappear without a status
-  const sigset_t set = supervised_signals();
+  const sigset_t set = supervised_signals(job_.launched_by.has_value());
   // `syncrun` ignores SIGPIPE, because its last message may have no reader. The program gets the setting that `syncrun`
   // had.
   if (is_ignored(SIGPIPE)) broken_pipe_ = process::SpawnRequest::BrokenPipe::is_ignored;
@@ -196,6 +201,8 @@ void Supervisor::start_master(int restart) {
   request.inherited = {theirs.get()};
   request.broken_pipe = broken_pipe_;
   request.reads_input = job_.node == 0;
+  // An engine sends signals to the whole group, and not always those that are meant.
+  request.leads_group = job_.launched_by.has_value();
   oom_watch_.emplace();
   master_ = spawn_master(request);
   end_.master = master_.pid;
@@ -241,7 +248,8 @@ int Supervisor::wait_limit_ms() const {
 void Supervisor::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
-    handle_signal(static_cast<int>(info.ssi_signo),
+    const int signal = static_cast<int>(info.ssi_signo);
+    handle_signal(job_.launched_by ? signal_from_engine(*job_.launched_by, signal) : signal,
                   info.ssi_code == SI_KERNEL ? SignalFrom::terminal : SignalFrom::process);
   }
 }
@@ -361,7 +369,9 @@ void Supervisor::advance() {
 
 void Supervisor::handle_signal(int signal, SignalFrom from) {
   switch (signal) {
-    case SIGCHLD: return;  // collect_ended() follows
+    case SIGCHLD:  // collect_ended() follows
+    case SIGURG:
+    case SIGALRM: return;
     case SIGTSTP: suspend(); return;
     case SIGCONT: resume(); return;
     case SIGUSR1:

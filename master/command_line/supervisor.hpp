@@ -20,6 +20,7 @@
 #include "master/command_line/conclusion.hpp"
 #include "master/command_line/descendants.hpp"
 #include "master/command_line/options.hpp"
+#include "master/nodes/engine.hpp"
 #include "master/process/spawn.hpp"
 
 namespace syncrun::detail::master::command_line {
@@ -33,6 +34,8 @@ struct Job {
   std::optional<std::chrono::milliseconds> grace;
   int max_restarts = 0;
   int restarts_before = 0;  ///< How often a script has run the program before.
+  /// The engine that another `syncrun` has started for this job. It may send a signal in place of another.
+  std::optional<nodes::EngineKind> launched_by = {};
   int node = 0;             ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
   /// In a job on several nodes: the other nodes have given up a master or an agent that was stopped for longer, so it is
   /// killed. 0 in a job on one node.

@@ -28,17 +28,33 @@ const char* library_name(Mpi mpi) noexcept {
   return mpi == Mpi::open_mpi ? "libsyncrun_openmpi.so." SYNCRUN_SOVERSION : "libsyncrun_mpich.so." SYNCRUN_SOVERSION;
 }
 
-}  // namespace
-
-const char* to_string(Mpi mpi) noexcept { return mpi == Mpi::open_mpi ? "Open MPI" : "MPICH"; }
-
-std::unique_ptr<Transport> load_mpi_transport(Mpi mpi) {
-  const char* const name = library_name(mpi);
+/// Null if it cannot be loaded. dlerror() then says why.
+void* open_library(const char* name) {
   const std::string folder = folder_of_this_library();
   void* library = nullptr;
   for (const std::string& path : {folder + name, folder + "../" SYNCRUN_LIBRARY_FOLDER "/" + name, std::string(name)}) {
     if (library == nullptr) library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
+  return library;
+}
+
+}  // namespace
+
+bool has_mpi_transport(Mpi mpi) noexcept {
+  try {
+    void* const library = open_library(library_name(mpi));
+    if (library != nullptr) ::dlclose(library);
+    return library != nullptr;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+const char* to_string(Mpi mpi) noexcept { return mpi == Mpi::open_mpi ? "Open MPI" : "MPICH"; }
+
+std::unique_ptr<Transport> load_mpi_transport(Mpi mpi) {
+  const char* const name = library_name(mpi);
+  void* const library = open_library(name);
   if (library == nullptr) {
     const char* const why = ::dlerror();
     throw Error(ErrorKind::system, std::string("cannot load the transport between nodes for ") + to_string(mpi) + ": " +

@@ -16,6 +16,9 @@ enum class Mpi { open_mpi, mpich };
 /// "Open MPI", "MPICH".
 const char* to_string(Mpi mpi) noexcept;
 
+/// Whether the transport and its MPI are installed here.
+bool has_mpi_transport(Mpi mpi) noexcept;
+
 /// Loads the library and makes a transport, which is not open yet. Called by the master and the agents, at most once in
 /// a process. Throws Error (system) if the library or its MPI is missing.
 std::unique_ptr<Transport> load_mpi_transport(Mpi mpi);

@@ -125,9 +125,8 @@ TEST(CommandLine, SaysWhatToWriteForTheOptionsOfOtherTools) {
   const std::string refused = "expected an option of syncrun (see syncrun --help), got ";
   const std::string workers = "; write -n N for the number of workers on this machine";
   EXPECT_EQ(refusal({"-np2", "prog"}), refused + "'-np'" + workers);
-  for (const std::string option : {"-H", "--hostfile", "--host", "-hostfile", "--num_nodes"})
-    EXPECT_THAT(refusal({option, "prog"}),
-                HasSubstr("'" + option + "'; on several machines, an engine starts syncrun"));
+  EXPECT_THAT(refusal({"-H", "prog"}), HasSubstr("'-H'; write --launcher auto --nodes N, or --hosts a,b,c"));
+  EXPECT_THAT(refusal({"-hostfile", "prog"}), HasSubstr("'-hostfile'; write --hostfile with two dashes"));
   for (const std::string option : {"--cpu-bind=cores", "--map-by=slot"})
     EXPECT_THAT(refusal({option, "prog"}), HasSubstr("'" + option + "'; leave it out: syncrun binds workers"));
   for (const std::string option : {"--master_addr=a", "--rdzv-backend=c10d"})
@@ -173,6 +172,8 @@ TEST(CommandLine, AcceptsTheSpellingsOfTorchrunMpirunAndSrun) {
     EXPECT_THAT(options.command, ElementsAre("prog", "-np", "--nproc_per_node"));
   }
   EXPECT_EQ(parse({"--nnodes", "3", "prog"}).nodes, 3);
+  EXPECT_EQ(parse({"--num_nodes=3", "prog"}).nodes, 3);
+  EXPECT_THAT(parse({"--host", "a,b", "prog"}).hosts, ElementsAre("a", "b"));
   EXPECT_EQ(parse({"--log_dir", "/a_b", "prog"}).value_of("SYNCRUN_LOG_DIR"), "/a_b");
   EXPECT_EQ(parse({"--max_restarts=2", "prog"}).max_restarts, 2);
   EXPECT_EQ(parse({"-wdir", "/", "prog"}).folder, "/");

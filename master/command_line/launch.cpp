@@ -1,0 +1,365 @@
+#include "master/command_line/launch.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "common/os/environment.hpp"
+#include "common/os/executable.hpp"
+#include "common/text/errors.hpp"
+#include "master/command_line/dry_run.hpp"
+#include "master/command_line/option_table.hpp"
+#include "master/command_line/task_report.hpp"
+#include "master/devices/devices.hpp"
+#include "master/doctor/program_run.hpp"
+#include "master/nodes/attendance.hpp"
+
+namespace syncrun::detail::master::command_line {
+
+namespace {
+
+constexpr std::size_t kMostHosts = 1'000'000;
+
+using Variables = nodes::EnvironmentLookup;
+
+std::string value_of(const Variables& variables, const char* name) {
+  const char* const value = variables(name);
+  return value == nullptr ? std::string() : value;
+}
+
+bool is_in_slurm(const Variables& variables) {
+  return !value_of(variables, "SLURM_JOB_ID").empty() && !value_of(variables, "SLURM_JOB_NODELIST").empty();
+}
+
+/// Whether mpirun finds the hosts by itself: in the allocation of a scheduler, or in a file that a variable names.
+bool has_hosts_of_its_own(const Variables& variables) {
+  constexpr std::array kSources{"LSB_HOSTS",      "LSB_DJOB_HOSTFILE", "PBS_NODEFILE",
+                                "PE_HOSTFILE",    "HYDRA_HOST_FILE",   "OMPI_MCA_orte_default_hostfile",
+                                "PRTE_MCA_prte_default_hostfile"};
+  return is_in_slurm(variables) || std::any_of(kSources.begin(), kSources.end(), [&](const char* name) {
+           return !value_of(variables, name).empty();
+         });
+}
+
+bool is_from_command_line(const CommandOptions& options, std::string_view name) {
+  return std::any_of(options.given.begin(), options.given.end(), [name](const CommandOptions::Given& each) {
+    return each.name == name && each.source == kCommandLineSource;
+  });
+}
+
+/// The word of --launcher, or "auto" if other options ask for a start. Empty: `syncrun` runs the program itself.
+std::string wanted_launcher(const CommandOptions& options, const nodes::Engine& around) {
+  const auto asks = [&](std::string_view name) { return is_from_command_line(options, name); };
+  const char* asking = nullptr;
+  for (const char* name : {"hosts", "hostfile", "spares", "launcher-args"}) {
+    if (asks(name)) asking = name;
+  }
+  const bool is_none = options.launcher.empty() || options.launcher == "none";
+  if (asks("launcher") && is_none && asking != nullptr)
+    text::throw_usage(std::string("--launcher none and --") + asking + ": expected one of the two");
+  const bool has_engine = around.tasks.value_or(2) != 1;
+  const bool prefers = !is_none && asks("nodes") && !has_engine;
+  if (!(asks("launcher") && !is_none) && asking == nullptr && !prefers) return {};
+  if (has_engine) {
+    text::throw_usage(std::string("--") + (asks("launcher") ? "launcher" : asking) +
+                      ": expected to start an engine, but " + nodes::to_string(around.kind) +
+                      " has started this already. Leave the option out, or run syncrun without the engine before it");
+  }
+  return is_none ? "auto" : options.launcher;
+}
+
+// ---- the engine -----------------------------------------------------------------------------------------------
+
+/// An engine's program, as the user calls it or as a search has found it.
+struct Engine {
+  Launcher launcher;
+  std::string program;
+  std::string pmi = {};
+};
+
+std::optional<Engine> mpirun_of(const std::string& name, const InstalledTools& tools) {
+  if (!tools.has(name)) return std::nullopt;
+  const std::string version = tools.output({name, "--version"});
+  if (version.find("Open MPI") != std::string::npos || version.find("OpenRTE") != std::string::npos)
+    return Engine{Launcher::open_mpi, name};
+  if (version.find("HYDRA") != std::string::npos) return Engine{Launcher::hydra, name};
+  return std::nullopt;
+}
+
+bool can_be_used(const Engine& engine, const InstalledTools& tools) {
+  const bool is_mpich = engine.launcher == Launcher::hydra || engine.pmi == "pmi2";
+  return tools.has_transport(is_mpich ? nodes::Mpi::mpich : nodes::Mpi::open_mpi);
+}
+
+/// The first mpirun whose MPI can be used, or else the first one.
+std::optional<Engine> find_mpirun(const InstalledTools& tools) {
+  std::optional<Engine> first;
+  for (const char* name : {"mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich"}) {
+    auto engine = mpirun_of(name, tools);
+    if (engine && can_be_used(*engine, tools)) return engine;
+    if (!first) first = std::move(engine);
+  }
+  return first;
+}
+
+/// Slurm's word for PMIx, or for one of its versions, comes before PMI-2.
+std::optional<Engine> find_srun(const std::string& name, const InstalledTools& tools) {
+  if (!tools.has(name)) return std::nullopt;
+  const std::string list = tools.output({name, "--mpi=list"});
+  std::optional<Engine> first;
+  for (const char* pmi : {"pmix", "pmi2"}) {
+    if (list.find(pmi) == std::string::npos) continue;
+    Engine engine{Launcher::srun, name, pmi};
+    if (can_be_used(engine, tools)) return engine;
+    if (!first) first = engine;
+  }
+  if (first) return first;
+  text::throw_usage("--launcher srun: expected a Slurm with PMIx or PMI-2 (srun --mpi=list), got: " +
+                    list.substr(0, list.find_last_not_of(" \n") + 1));
+}
+
+Engine find_engine(const std::string& word, bool has_hosts, const Variables& variables, const InstalledTools& tools) {
+  const std::string name = word.substr(word.rfind('/') + 1);
+  if (word == "auto") {
+    std::optional<Engine> engine;
+    const bool prefers_srun = is_in_slurm(variables) || !(has_hosts || has_hosts_of_its_own(variables));
+    if (prefers_srun) engine = find_srun("srun", tools);
+    if (!engine) engine = find_mpirun(tools);
+    if (!engine && !prefers_srun) engine = find_srun("srun", tools);
+    if (engine) return *engine;
+    text::throw_usage("--launcher auto: expected srun, or mpirun of Open MPI or MPICH, in PATH, found none");
+  }
+  if (name == "srun") {
+    if (const auto engine = find_srun(word, tools)) return *engine;
+    text::throw_usage("--launcher " + word + ": expected Slurm's srun in PATH, found none");
+  }
+  const bool is_any = word == "mpirun" || word == "ssh";
+  const auto engine = is_any ? find_mpirun(tools) : mpirun_of(word, tools);
+  if (engine) return *engine;
+  text::throw_usage("--launcher " + word + ": expected the mpirun of Open MPI or MPICH" +
+                    (is_any ? " in PATH, found none" : ", found another program or none"));
+}
+
+// ---- nodes ----------------------------------------------------------------------------------------------------
+
+int count_in(const std::string& text) {
+  int count = 0;
+  std::from_chars(text.data(), text.data() + text.size(), count);
+  return count;
+}
+
+/// Sets the number of nodes and their hosts.
+void choose_nodes(Launch& launch, const CommandOptions& options, const Variables& variables) {
+  const bool is_slurms = is_in_slurm(variables) && !launch.over_ssh;
+  launch.hosts = options.hosts;
+  int most = static_cast<int>(launch.hosts.size());
+  if (launch.hosts.empty() && is_slurms) {
+    most = count_in(value_of(variables, "SLURM_JOB_NUM_NODES"));
+    launch.hosts = nodes::hosts_in_slurm_list(value_of(variables, "SLURM_JOB_NODELIST"), kMostHosts);
+    if (static_cast<int>(launch.hosts.size()) != most) launch.hosts.clear();
+  }
+  const std::string where = options.hosts.empty() ? "the allocation of Slurm" : "the list of hosts";
+  launch.nodes = options.nodes != 0 ? options.nodes : most - options.spares;
+  if (options.nodes == 0 && most == 0)
+    text::throw_usage("--launcher: expected --nodes N with it, or --hosts a,b,c, got neither");
+  if (options.spares != 0 && launch.hosts.empty()) {
+    text::throw_usage("--spares " + std::to_string(options.spares) +
+                      ": expected --hosts with it, or an allocation of Slurm. Where srun makes the allocation, it chooses "
+                      "other nodes at a restart by itself");
+  }
+  if (most != 0 && launch.nodes + options.spares > most) {
+    text::throw_usage("--nodes " + std::to_string(launch.nodes) +
+                      (options.spares != 0 ? " and --spares " + std::to_string(options.spares) : "") + ": expected at most " +
+                      std::to_string(most) + " nodes, as many as " + where + " has");
+  }
+  if (launch.nodes < 1)
+    text::throw_usage("--spares " + std::to_string(options.spares) + ": expected fewer than the " + std::to_string(most) +
+                      " nodes that " + where + " has");
+  if (launch.launcher == Launcher::srun || !options.hosts.empty()) return;
+  if (launch.over_ssh || !has_hosts_of_its_own(variables)) {
+    text::throw_usage("--launcher " + std::string(launch.over_ssh ? "ssh" : "mpirun") +
+                      ": expected --hosts a,b,c or --hostfile FILE with it" +
+                      (launch.over_ssh ? "" : ", or an allocation of a scheduler") + ", got none");
+  }
+}
+
+/// The number of workers on each node, if the options say it.
+std::optional<int> workers_of(const CommandOptions& options) {
+  const std::string devices = options.effective(environment::kDevices);
+  if (!devices.empty()) {
+    if (devices.find(':') != std::string::npos) return std::nullopt;  // devices of some nodes
+    return static_cast<int>(devices::resolve_devices(devices, "", devices::kFromCommandLine).by_rank.size());
+  }
+  const int count = count_in(options.effective(environment::kProcesses));
+  return count > 0 ? std::optional(count) : std::nullopt;
+}
+
+/// Variables that belong to this machine or login, or to an engine or scheduler, mean nothing on another node.
+bool is_for_other_nodes(std::string_view name) {
+  constexpr std::array kNames{"HOME",  "HOSTNAME", "PWD",     "OLDPWD",  "SHLVL",  "SHELL", "USER", "LOGNAME", "MAIL",
+                              "TERM",  "DISPLAY",  "TMPDIR",  "XAUTHORITY", "LS_COLORS", "_"};
+  constexpr std::array kStarts{"OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "SLURM_", "SSH_", "XDG_", "DBUS_"};
+  const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  return std::all_of(name.begin(), name.end(), is_letter) &&
+         std::find(kNames.begin(), kNames.end(), name) == kNames.end() &&
+         std::none_of(kStarts.begin(), kStarts.end(), [&](const char* start) { return name.starts_with(start); }) &&
+         std::find(environment::kInternal.begin(), environment::kInternal.end(), name) == environment::kInternal.end();
+}
+
+std::string own_path() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
+void add(std::vector<std::string>& to, std::initializer_list<std::string> words) { to.insert(to.end(), words); }
+
+std::string joined(std::span<const std::string> words, const char* end = "") {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word + end;
+  return text;
+}
+
+}  // namespace
+
+InstalledTools tools_of_this_machine() {
+  return {.has = [](const std::string& name) { return os::find_executable(name).error == 0; },
+          .output =
+              [](std::vector<std::string> command) {
+                constexpr std::chrono::seconds kLongest{20};
+                command.front() = os::find_executable(command.front()).path;
+                const doctor::ProgramEnd end = doctor::run_program(command, kLongest);
+                return end.output + end.errors;
+              },
+          .has_transport = nodes::has_mpi_transport,
+          .variables =
+              [] {
+                std::vector<std::string> names;
+                for (char** each = ::environ; *each != nullptr; ++each) {
+                  const std::string_view line = *each;
+                  names.emplace_back(line.substr(0, line.find('=')));
+                }
+                return names;
+              }};
+}
+
+std::string name_of(const Launch& launch) {
+  switch (launch.launcher) {
+    case Launcher::srun: return launch.engine + " --mpi=" + launch.pmi;
+    case Launcher::open_mpi: return launch.engine + " (Open MPI)";
+    case Launcher::hydra: return launch.engine + " (MPICH)";
+  }
+  return launch.engine;
+}
+
+std::optional<Launch> find_launch(const CommandOptions& options, const nodes::EnvironmentLookup& variables,
+                                  const InstalledTools& tools) {
+  const std::string word = wanted_launcher(options, nodes::find_engine(variables));
+  if (word.empty()) return std::nullopt;
+  if (options.spares != 0 && options.max_restarts == 0) {
+    text::throw_usage("--spares " + std::to_string(options.spares) +
+                      ": expected --max-restarts N with it, because a spare node begins at a restart, got none");
+  }
+  const Engine engine = find_engine(word, !options.hosts.empty(), variables, tools);
+  Launch launch{.launcher = engine.launcher,
+                .engine = engine.program,
+                .pmi = engine.pmi,
+                .over_ssh = word == "ssh",
+                .is_inside = is_in_slurm(variables),
+                .workers = workers_of(options),
+                .words = options.launcher_words};
+  choose_nodes(launch, options, variables);
+  if (launch.launcher == Launcher::open_mpi) {
+    launch.variables = tools.variables();
+    std::erase_if(launch.variables, [](const std::string& name) { return !is_for_other_nodes(name); });
+    std::sort(launch.variables.begin(), launch.variables.end());
+  }
+  return launch;
+}
+
+std::vector<std::string> engine_command(const Launch& launch, int nodes, std::span<const std::string> hosts,
+                                        std::span<const std::string> task) {
+  const std::string count = std::to_string(nodes);
+  std::vector<std::string> command{launch.engine};
+  switch (launch.launcher) {
+    case Launcher::srun:
+      add(command, {"--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1", "--mpi=" + launch.pmi,
+                    "--kill-on-bad-exit=1", "--cpu-bind=none", "--export=ALL", "--input=0"});
+      // Inside an allocation, the job has all cores of it, unless --cpus-per-task is given.
+      if (!launch.is_inside)
+        add(command, {launch.workers ? "--cpus-per-task=" + std::to_string(*launch.workers + 1) : "--exclusive"});
+      if (!hosts.empty()) add(command, {"--nodelist=" + joined(hosts)});
+      break;
+    case Launcher::open_mpi:
+      add(command, {"-np", count, "--map-by", "ppr:1:node", "--bind-to", "none"});
+      if (launch.over_ssh) add(command, {"--mca", "plm", "rsh"});
+      if (!hosts.empty()) add(command, {"--host", joined(hosts, ":1")});
+      for (const std::string& name : launch.variables) add(command, {"-x", name});
+      break;
+    case Launcher::hydra:
+      add(command, {"-np", count, "-ppn", "1", "-bind-to", "none", "-genvall"});
+      if (launch.over_ssh) add(command, {"-rmk", "user", "-launcher", "ssh"});
+      if (!hosts.empty()) add(command, {"-hosts", joined(hosts)});
+      break;
+  }
+  command.insert(command.end(), launch.words.begin(), launch.words.end());
+  command.insert(command.end(), task.begin(), task.end());
+  return command;
+}
+
+std::vector<std::string> task_command(const CommandOptions& options, const Launch& launch, int restarts,
+                                      const std::string& token) {
+  constexpr std::array kOfThisOne{"launcher", "launcher-args", "hosts",   "hostfile", "spares",  "nodes",
+                                  "env",      "env-file",      "dry-run", "pid-file", "restart", "max-restarts"};
+  std::vector<std::string> command{own_path()};
+  if (!token.empty()) add(command, {kLaunchedTask, token});
+  add(command, {"--nodes=" + std::to_string(launch.nodes)});
+  for (const CommandOptions::Given& each : options.given) {
+    if (std::find(kOfThisOne.begin(), kOfThisOne.end(), each.name) != kOfThisOne.end()) continue;
+    const auto table = option_table();
+    const auto row = std::find_if(table.begin(), table.end(), [&](const OptionRow& row) { return row.name == each.name; });
+    add(command, {"--" + each.name + (row->value == nullptr ? "" : "=" + each.value)});
+  }
+  if (restarts != 0) add(command, {"--restart=" + std::to_string(restarts)});
+  add(command, {"--"});
+  command.insert(command.end(), options.command.begin(), options.command.end());
+  return command;
+}
+
+std::string describe_launch(const CommandOptions& options, const Launch& launch) {
+  const auto nodes = static_cast<std::size_t>(launch.nodes);
+  const bool has_hosts = launch.hosts.size() >= nodes;
+  const std::span<const std::string> hosts = has_hosts ? std::span(launch.hosts).first(nodes) : std::span(launch.hosts);
+  std::string text = "launcher: " + name_of(launch) + ", " + std::to_string(launch.nodes) +
+                     (launch.nodes == 1 ? " node" : " nodes") + (hosts.empty() ? "" : ": " + joined(hosts)) + "\n";
+  if (launch.hosts.size() > nodes) text += "spare nodes: " + joined(std::span(launch.hosts).subspan(nodes)) + "\n";
+  text += "command:\n ";
+  for (const std::string& word : engine_command(launch, launch.nodes, hosts, task_command(options, launch, options.restart, "")))
+    text.append(" ").append(shell_word(word));
+  return text + "\n";
+}
+
+int signal_for_engine(Launcher launcher, int signal) noexcept {
+  const int meant = signal == SIGHUP || signal == SIGQUIT ? SIGTERM : signal;
+  switch (launcher) {
+    case Launcher::srun: return meant == SIGUSR1 || meant == SIGUSR2 ? meant : 0;
+    case Launcher::open_mpi: return meant == SIGTERM ? SIGURG : meant == SIGINT ? SIGALRM : meant;
+    case Launcher::hydra: return meant == SIGUSR2 ? SIGQUIT : meant;
+  }
+  return 0;
+}
+
+int signal_from_engine(nodes::EngineKind kind, int signal) noexcept {
+  if (kind == nodes::EngineKind::open_mpi) return signal == SIGURG ? SIGTERM : signal == SIGALRM ? SIGINT : signal;
+  if (kind == nodes::EngineKind::hydra) return signal == SIGQUIT ? SIGUSR2 : signal;
+  return signal;
+}
+
+}  // namespace syncrun::detail::master::command_line

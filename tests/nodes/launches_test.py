@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Tests of jobs whose engine syncrun starts (syncrun --launcher): starts, ends, signals, restarts."""
+
+import os
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import engines
+import hosts
+import nodes_test
+from jobs import RUN_LIMIT_S
+from nodes_test import BUSY_S, BreakingHosts, OnHosts
+
+START_LIMIT_S = 5  # until a start that has failed on one host has ended on all
+REMOTE_SHELL = str(hosts.HERE / "remote_shell.py")
+MPICH = {"HYDRA_LAUNCHER": "rsh", "HYDRA_LAUNCHER_EXEC": REMOTE_SHELL, "HYDRA_IFACE": "eth0"}
+
+
+class Launcher:
+    """Puts the options of --launcher into the command line of syncrun. The rest is as an engine of engines.py."""
+
+    process = "no engine of its own"
+
+    def __init__(self, word, *options, tools, has_hosts=True, variables=None):
+        self.word = word
+        self.name = f"--launcher {word} {' '.join(options)}".strip()
+        self.options = options
+        self.tools = tools
+        self.has_hosts = has_hosts
+        self.variables = variables or {}
+
+    def command(self, test_hosts, nodes, program, spares=0):
+        names = ["--hosts", ",".join(test_hosts.names[: nodes + spares])] if self.has_hosts else []
+        return ["env", *(f"{name}={value}" for name, value in self.variables.items()), program[0], "--launcher", self.word,
+                "--nodes", str(nodes), *names, *self.options, *program[1:]]  # fmt: skip
+
+
+# A node of the Slurm of these tests has two cores.
+SRUN = engines.Srun.tools
+LAUNCHERS = {
+    "openmpi": Launcher("mpirun.openmpi", tools=("mpirun.openmpi",)),
+    "mpich": Launcher("mpirun.mpich", tools=("mpirun.mpich",), variables=MPICH),
+    "ssh": Launcher("ssh", tools=("mpirun.openmpi",)),
+    "srun": Launcher("srun", "--launcher-args", "--cpus-per-task=1", tools=SRUN, has_hosts=False),
+    "srun pmi2": Launcher("srun", "--launcher-args", "--cpus-per-task=1 --mpi=pmi2", tools=SRUN, has_hosts=False),
+}
+
+
+class WithSpares:
+    """A launcher with one more host than nodes."""
+
+    def __init__(self, launcher):
+        self.launcher = launcher
+        self.name, self.tools = launcher.name, launcher.tools
+
+    def command(self, test_hosts, nodes, program):
+        return self.launcher.command(test_hosts, nodes, program, spares=1)
+
+
+class ByLaunchers:
+    def for_each_launcher(self, names=tuple(LAUNCHERS)):
+        for name in names:
+            launcher = LAUNCHERS[name]
+            if reason := engines.why_impossible(*launcher.tools):
+                self.skipTest(reason)
+            with self.subTest(launcher=launcher.name):
+                yield launcher
+
+    def submit(self, folder, *lines):
+        """Gives Slurm a batch script, and returns its output when it has ended."""
+        script, output = folder / "job.sh", folder / "output"
+        script.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        self.hosts.run("n1", ["sbatch", "--wait", f"--output={output}", script], timeout=RUN_LIMIT_S, check=False)
+        return output.read_text()
+
+
+class Launches(ByLaunchers, OnHosts):
+    with_slurm = True
+    is_patient = True
+
+    def test_each_one_starts_the_nodes_and_ends_with_the_code_of_the_program(self):
+        for launcher in self.for_each_launcher():
+            self.succeeds(self.job(launcher, ["calls"]), "as expected on n1 n2 n3")
+            job = self.job(launcher, ["exit", 7])
+            self.assertEqual(job.finish(), 7, job.text)
+            self.assertRegex(job.text, r"syncrun: the program exited with code 7$")
+
+    def test_an_allocation_of_slurm_has_the_nodes_and_their_cores(self):
+        if reason := engines.why_impossible("sbatch", *SRUN):
+            self.skipTest(reason)
+        for launcher in ("auto", "srun", "mpirun.openmpi"):
+            text = self.submit(self.hosts.folder, "#SBATCH --nodes=3 --ntasks-per-node=1 --cpus-per-task=2",
+                               f"{self.options.syncrun} --launcher {launcher} -n 1 {self.options.program} calls")  # fmt: skip
+            self.assertIn("as expected on n1 n2 n3", text)
+            self.assertNotIn("too few", text)
+
+    def test_variables_and_path_reach_every_node(self):
+        tools = Path(self.options.syncrun).parent
+        show = "sh -c 'echo \"$RANK has $COLOUR\"; exec \"$@\"' x"
+        for launcher in self.for_each_launcher():
+            program = Path(self.options.program)
+            job = self.job(launcher, ["calls"], workers=1, program=program.name,
+                           more=["-x", "COLOUR=red and blue", "-x", f"PATH={program.parent}:{tools}:{os.environ['PATH']}",
+                                 "--wrap", f"*:{show}"])  # fmt: skip
+            self.succeeds(job, *(f"{rank} has red and blue" for rank in range(3)))
+
+    def test_a_start_that_fails_on_one_host_ends_on_all(self):
+        library = Path(self.options.build) / "lib"
+        for host in self.hosts.names[:2]:
+            self.hosts.run(host, ["cp", self.options.program, "/tmp/program"], check=True)
+        other = ["objcopy", "--remove-section=.note.gnu.build-id", self.options.program, "/tmp/other"]
+        has_other = shutil.which("objcopy") and self.hosts.run("n3", other).returncode == 0
+        for launcher in self.for_each_launcher():
+            for program, pattern in (("/tmp/program", r"node 2 \(n3\): /tmp/program: program not found$"),
+                                     ("/tmp/other", r"node 2 \(n3\) has another build of the program")):  # fmt: skip
+                if program == "/tmp/other":
+                    if not has_other:
+                        continue
+                    for host in self.hosts.names[:2]:
+                        self.hosts.run(host, ["cp", self.options.program, program], check=True)
+                began = time.monotonic()
+                job = self.job(launcher, ["calls"], program=program, more=["-x", f"LD_LIBRARY_PATH={library}"])
+                self.fails(job, pattern)
+                took = time.monotonic() - began
+                print(f"  {launcher.name}, {program}: {took:.1f} s", flush=True)
+                self.assertLess(took, START_LIMIT_S + BUSY_S, job.text)
+
+    def test_a_second_signal_ends_the_job(self):
+        for launcher in self.for_each_launcher():
+            job = self.job(launcher, ["body", 60])
+            job.await_line("in the body")
+            for _ in range(2):
+                self.hosts.run("n1", ["pkill", "-INT", "-o", "-f", f"^{self.options.syncrun} --launcher"], check=True)
+                time.sleep(0.3)
+            self.assertEqual(job.finish(), 128 + signal.SIGINT, job.text)
+            self.check_nothing_left()
+
+    def test_sigterm_is_no_success(self):
+        for launcher in self.for_each_launcher():
+            job = self.job(launcher, ["body", 60], more=["--grace", "1"])
+            job.await_line("in the body")
+            self.hosts.run("n1", ["pkill", "-TERM", "-o", "-f", f"^{self.options.syncrun} --launcher"], check=True)
+            self.assertEqual(job.finish(), 128 + signal.SIGTERM, job.text)
+            self.assertRegex(job.text, r"stopped by SIGTERM")
+            self.check_nothing_left()
+
+
+class Relaunches(ByLaunchers, BreakingHosts):
+    """Restarts after a failure. Losses of hosts, and of links."""
+
+    count = 4
+    epochs = 4
+
+    def digits(self, launcher, folder, more):
+        if not self.options.digits:
+            self.skipTest("the demo was not built")
+        return self.job(launcher, ["--epochs", str(self.epochs), "--checkpoint", str(folder / "run")], workers=1,
+                        program=self.options.digits, more=["--max-restarts", "2", *more])  # fmt: skip
+
+    def after_a_checkpoint(self, job, folder):
+        end = time.monotonic() + RUN_LIMIT_S
+        while not (folder / "run" / "latest").is_symlink():
+            self.assertLess(time.monotonic(), end, job.text)
+            self.assertIsNone(job.process.poll(), job.text)
+            time.sleep(0.001)
+
+    def check_epochs(self, job):
+        self.assertEqual(job.finish(150), 0, job.text)
+        self.assertRegex(job.text, r"syncrun: restart 1 of 2, after: ")
+        self.assertRegex(job.text, r"going on after epoch [1-9]")
+        losses = re.findall(r"epoch +(\d+)/\d+  (loss \S+  validation loss \S+)", job.text)
+        self.assertEqual([int(epoch) for epoch in sorted({epoch for epoch, _ in losses})], list(range(1, self.epochs + 1)))
+        self.assertEqual(len(dict(losses)), len(set(losses)), f"an epoch that was done again has other losses: {job.text}")
+
+    def test_a_lost_worker_leads_to_a_restart_on_the_same_nodes(self):
+        engines.Slurm(self.hosts)
+        for launcher in self.for_each_launcher(("openmpi", "mpich", "srun")):
+            folder = self.hosts.folder / launcher.word
+            job = self.digits(launcher, folder, [])
+            self.after_a_checkpoint(job, folder)
+            os.kill(self.hosts.pids("n2", self.options.digits)[-1], signal.SIGKILL)
+            self.check_epochs(job)
+            self.check_nothing_left()
+
+    def test_a_spare_host_takes_the_place_of_a_lost_one(self):
+        for launcher in self.for_each_launcher(("openmpi", "mpich")):
+            self.setUp()
+            folder = self.hosts.folder / launcher.word
+            job = self.digits(WithSpares(launcher), folder, ["--spares", "1"])
+            self.after_a_checkpoint(job, folder)
+            self.hosts.kill_host("n3")
+            self.check_epochs(job)
+            self.assertRegex(job.text, r"; n3 does not answer, n4 takes its place")
+            self.check_nothing_left(but=("n3",))
+
+    def test_an_engine_that_a_dead_link_holds_up_is_ended(self):
+        for launcher in self.for_each_launcher(("openmpi", "mpich")):
+            self.setUp()
+            job = self.job(launcher, ["body", "60"])
+            job.await_line("in the body")
+            self.hosts.set_link("n3", "down")
+            began = time.monotonic()
+            self.assertNotEqual(job.finish(20 + BUSY_S), 0, job.text)
+            print(f"  {launcher.name}: {time.monotonic() - began:.1f} s", flush=True)
+            self.assertRegex(job.text, r"node 2 \(n3\) is silent for 3\.\d s")
+            self.check_nothing_left(but=("n3",))
+
+
+if __name__ == "__main__":
+    nodes_test.main(["Launches", "Relaunches"])
