@@ -110,12 +110,13 @@ std::optional<Engine> find_mpirun(const InstalledTools& tools) {
   return first;
 }
 
-/// Slurm's word for PMIx, or for one of its versions, comes before PMI-2.
-std::optional<Engine> find_srun(const std::string& name, const InstalledTools& tools) {
+/// PMIx comes before PMI-2, unless the start may use other nodes than the first ones of an allocation. There, tasks with the
+/// PMIx of Slurm 22.05 do not find each other.
+std::optional<Engine> find_srun(const std::string& name, bool has_spares, const InstalledTools& tools) {
   if (!tools.has(name)) return std::nullopt;
   const std::string list = tools.output({name, "--mpi=list"});
   std::optional<Engine> first;
-  for (const char* pmi : {"pmix", "pmi2"}) {
+  for (const char* pmi : {has_spares ? "pmi2" : "pmix", has_spares ? "pmix" : "pmi2"}) {
     if (list.find(pmi) == std::string::npos) continue;
     Engine engine{Launcher::srun, name, pmi};
     if (can_be_used(engine, tools)) return engine;
@@ -126,19 +127,22 @@ std::optional<Engine> find_srun(const std::string& name, const InstalledTools& t
                     list.substr(0, list.find_last_not_of(" \n") + 1));
 }
 
-Engine find_engine(const std::string& word, bool has_hosts, const Variables& variables, const InstalledTools& tools) {
+Engine find_engine(const std::string& word, const CommandOptions& options, const Variables& variables,
+                   const InstalledTools& tools) {
+  const bool has_hosts = !options.hosts.empty();
+  const bool has_spares = options.spares != 0 && is_in_slurm(variables);
   const std::string name = word.substr(word.rfind('/') + 1);
   if (word == "auto") {
     std::optional<Engine> engine;
     const bool prefers_srun = is_in_slurm(variables) || !(has_hosts || has_hosts_of_its_own(variables));
-    if (prefers_srun) engine = find_srun("srun", tools);
+    if (prefers_srun) engine = find_srun("srun", has_spares, tools);
     if (!engine) engine = find_mpirun(tools);
-    if (!engine && !prefers_srun) engine = find_srun("srun", tools);
+    if (!engine && !prefers_srun) engine = find_srun("srun", has_spares, tools);
     if (engine) return *engine;
     text::throw_usage("--launcher auto: expected srun, or mpirun of Open MPI or MPICH, in PATH, found none");
   }
   if (name == "srun") {
-    if (const auto engine = find_srun(word, tools)) return *engine;
+    if (const auto engine = find_srun(word, has_spares, tools)) return *engine;
     text::throw_usage("--launcher " + word + ": expected Slurm's srun in PATH, found none");
   }
   const bool is_any = word == "mpirun" || word == "ssh";
@@ -267,7 +271,7 @@ std::optional<Launch> find_launch(const CommandOptions& options, const nodes::En
     text::throw_usage("--spares " + std::to_string(options.spares) +
                       ": expected --max-restarts N with it, because a spare node begins at a restart, got none");
   }
-  const Engine engine = find_engine(word, !options.hosts.empty(), variables, tools);
+  const Engine engine = find_engine(word, options, variables, tools);
   Launch launch{.launcher = engine.launcher,
                 .engine = engine.program,
                 .pmi = engine.pmi,
@@ -293,6 +297,7 @@ std::vector<std::string> engine_command(const Launch& launch, int nodes, std::sp
       add(command, {"--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1", "--mpi=" + launch.pmi,
                     "--kill-on-bad-exit=1", "--cpu-bind=none", "--export=ALL", "--input=0"});
       // Inside an allocation, the job has all cores of it, unless --cpus-per-task is given.
+      if (launch.is_inside && launch.overlaps) add(command, {"--overlap"});
       if (!launch.is_inside)
         add(command, {launch.workers ? "--cpus-per-task=" + std::to_string(*launch.workers + 1) : "--exclusive"});
       if (!hosts.empty()) add(command, {"--nodelist=" + joined(hosts)});

@@ -43,6 +43,7 @@ struct Launch {
   std::string pmi;         ///< Of srun: "pmix" or "pmi2".
   bool over_ssh = false;   ///< mpirun starts its processes by ssh, also in an allocation of a scheduler.
   bool is_inside = false;  ///< In an allocation of Slurm. Outside of one, srun makes one.
+  bool overlaps = false;   ///< An earlier start may still hold the cores of the allocation.
   int nodes = 1;
   /// The hosts of the nodes, and then the spare ones. Empty: the scheduler chooses.
   std::vector<std::string> hosts = {};

@@ -91,6 +91,7 @@ Conclusion LaunchedJob::run() {
   for (int restart = 0;; ++restart) {
     run_once(options_.restart + restart);
     const Conclusion conclusion = conclude_attempt();
+    launch_.overlaps = true;
     std::string news;
     const bool starts_again = restart != options_.max_restarts && may_start_again(conclusion, news);
     if (!news.empty() || starts_again) {

@@ -60,6 +60,18 @@ class WithSpares:
         return self.launcher.command(test_hosts, nodes, program, spares=1)
 
 
+class InAllocation:
+    """srun in an allocation of all hosts, which a node that fails does not end."""
+
+    name = "salloc"
+
+    @staticmethod
+    def command(test_hosts, nodes, program):
+        del nodes
+        return ["salloc", "-Q", f"-N{len(test_hosts.names)}", "--no-kill", "--ntasks-per-node=1", "--cpus-per-task=2",
+                program[0], "--launcher", "srun", *program[1:]]  # fmt: skip
+
+
 class ByLaunchers:
     def for_each_launcher(self, names=tuple(LAUNCHERS)):
         for name in names:
@@ -195,6 +207,16 @@ class Relaunches(ByLaunchers, BreakingHosts):
             self.check_epochs(job)
             self.assertRegex(job.text, r"; n3 does not answer, n4 takes its place")
             self.check_nothing_left(but=("n3",))
+
+    def test_a_spare_host_of_an_allocation_takes_the_place_of_a_lost_one(self):
+        if reason := engines.why_impossible("salloc", *SRUN):
+            self.skipTest(reason)
+        engines.Slurm(self.hosts)
+        job = self.digits(InAllocation(), self.hosts.folder, ["--spares", "1"])
+        self.after_a_checkpoint(job, self.hosts.folder)
+        self.hosts.kill_host("n3")
+        self.check_epochs(job)
+        self.assertRegex(job.text, r"; n3 does not answer, n4 takes its place")
 
     def test_an_engine_that_a_dead_link_holds_up_is_ended(self):
         for launcher in self.for_each_launcher(("openmpi", "mpich")):

@@ -97,6 +97,9 @@ TEST(Launch, StartsSlurmsTasksWithTheirCores) {
   machine.variables = kAllocation;
   EXPECT_EQ(machine.command({"--launcher", "srun", "-n", "8"}), start + "--nodelist=n1,n2,n3 TASK")
       << "a step has all cores of its allocation";
+  Launch again = machine.find({"--launcher", "srun"}).value();
+  again.overlaps = true;
+  EXPECT_THAT(engine_command(again, 1, {}, {}), testing::Contains("--overlap"));
 }
 
 TEST(Launch, TakesThePmiOfAnMpiThatIsThere) {
@@ -143,6 +146,7 @@ TEST(Launch, KeepsSpareHostsForRestarts) {
               HasSubstr("expected --hosts with it, or an allocation of Slurm"));
   machine.variables = kAllocation;
   EXPECT_EQ(machine.find({"--launcher", "srun", "--spares", "1", "--max-restarts", "1"})->nodes, 2);
+  EXPECT_EQ(machine.find({"--launcher", "srun", "--spares", "1", "--max-restarts", "1"})->pmi, "pmi2");
 }
 
 TEST(Launch, RefusesWhatDoesNotFit) {
