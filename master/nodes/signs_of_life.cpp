@@ -30,12 +30,37 @@ bool SignsOfLife::is_silent(int node, std::chrono::nanoseconds waited, os::Milli
   return std::chrono::nanoseconds(heard.silent_ns.fetch_add(waited.count()) + waited.count()) >= limit;
 }
 
+/// A node whose last signs came a little later is silent for the same reason. Half of the limit is several beats.
+std::vector<int> SignsOfLife::also_silent(int node) const {
+  std::vector<int> others;
+  for (int other = 0; other < nodes_.count(); ++other) {
+    if (other != node && os::Clock::duration(at(other).silent_ns.load()) >= limits_.silence / 2) others.push_back(other);
+  }
+  return others;
+}
+
 std::optional<Error> SignsOfLife::silence_of(int node, std::chrono::nanoseconds waited) {
   if (!is_silent(node, waited, limits_.silence)) return std::nullopt;
-  return Error(ErrorKind::worker_lost, nodes_.name_of(node) + " is silent for " + seconds_text(limits_.silence) +
-                                           " s: " + (node == kMasterNode ? "the master" : "its agent") +
-                                           " was killed or stopped, the machine is down, or the network is "
-                                           "(--node-timeout sets another limit)");
+  const std::string limit = seconds_text(limits_.silence) + " s";
+  const std::string end = " (--node-timeout sets another limit)";
+  if (node == kMasterNode) {
+    return Error(ErrorKind::worker_lost, nodes_.name_of(node) + " is silent for " + limit +
+                                             ": the master was killed or stopped, the machine is down, or the network is" +
+                                             end);
+  }
+  const std::vector<int> others = also_silent(node);
+  if (const int agents = nodes_.count() - 1; agents > 1 && static_cast<int>(others.size()) == agents - 1) {
+    return Error(ErrorKind::worker_lost, "no other node is heard for " + limit + ": the network of " +
+                                             nodes_.name_of(kMasterNode) +
+                                             " is down, on which the program runs, or all other machines are" + end);
+  }
+  std::string names = nodes_.name_of(node);
+  for (const int other : others) names += ", " + nodes_.name_of(other);
+  return Error(ErrorKind::worker_lost,
+               names + (others.empty() ? " is silent for " + limit + ": its agent was killed or stopped, the machine is down"
+                                       : " are silent for " + limit +
+                                             ": their agents were killed or stopped, the machines are down") +
+                   ", or the network is" + end);
 }
 
 void SignsOfLife::note_wait_for(int node) noexcept {

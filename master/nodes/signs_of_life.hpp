@@ -40,8 +40,9 @@ class SignsOfLife {
     std::atomic<bool>& has_asked = at(node).has_asked;
     return has_asked.load(std::memory_order_relaxed) && has_asked.exchange(false, std::memory_order_relaxed);
   }
-  /// Called with the time since the last call for this node. The error says that the node is silent for too long. Time in
-  /// which this process was stopped does not count.
+  /// Called with the time since the last call for this node. The error says that the node is silent for too long, and names
+  /// all others that are silent too. If the master hears from nobody, its own network is the likely cause. Time in which
+  /// this process was stopped does not count.
   std::optional<Error> silence_of(int node, std::chrono::nanoseconds waited);
   /// The same for another agent, while this one waits for it or is its neighbour in the tree of nodes.
   std::optional<Error> silence_of_peer(int node, std::chrono::nanoseconds waited);
@@ -58,6 +59,7 @@ class SignsOfLife {
   Heard& at(int node) noexcept { return heard_[static_cast<std::size_t>(node)]; }
   const Heard& at(int node) const noexcept { return heard_[static_cast<std::size_t>(node)]; }
   bool is_silent(int node, std::chrono::nanoseconds waited, os::Milliseconds limit);
+  std::vector<int> also_silent(int node) const;
 
   Transport& transport_;
   const KnownNodes& nodes_;

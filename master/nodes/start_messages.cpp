@@ -26,6 +26,9 @@ NodeIdentity own_identity(const std::string& transport) {
   const protocol::ImageAddress image = protocol::program_image();
   own.build = protocol::describe_build_id(image);
   own.build_id.assign(image.build_id.begin(), image.build_id.begin() + image.build_id_bytes);
+  const protocol::ImageAddress library = protocol::locate(reinterpret_cast<const void*>(&own_identity));
+  own.library = protocol::describe_build_id(library);
+  own.library_id.assign(library.build_id.begin(), library.build_id.begin() + library.build_id_bytes);
   own.page_bytes = static_cast<std::uint64_t>(::getpagesize());
   return own;
 }
@@ -50,6 +53,9 @@ void check_identity(const NodeIdentity& own, const NodeIdentity& other, int node
     throw_unequal(who, "version of Syncrun", own.version, other.version, "install the same version on all nodes");
   if (own.build_id != other.build_id)
     throw_unequal(who, "build of the program", own.build, other.build, "copy the same program file to all nodes");
+  // The nodes exchange memory as this library lays it out.
+  if (own.library_id != other.library_id)
+    throw_unequal(who, "build of libsyncrun.so", own.library, other.library, "install the same build on all nodes");
   if (own.page_bytes != other.page_bytes) {
     throw_unequal(who, "page size", std::to_string(own.page_bytes) + " bytes", std::to_string(other.page_bytes),
                   "use machines with the same page size");
@@ -89,6 +95,8 @@ void put_identity(MessageWriter& to, const NodeIdentity& identity) {
   to.put_text(identity.transport);
   to.put_text(identity.build);
   to.put_list(std::span(identity.build_id));
+  to.put_text(identity.library);
+  to.put_list(std::span(identity.library_id));
   to.put(identity.page_bytes);
 }
 
@@ -100,6 +108,8 @@ NodeIdentity get_identity(MessageReader& from) {
   identity.transport = from.get_text();
   identity.build = from.get_text();
   identity.build_id = from.get_list<std::uint8_t>();
+  identity.library = from.get_text();
+  identity.library_id = from.get_list<std::uint8_t>();
   identity.page_bytes = from.get<std::uint64_t>();
   return identity;
 }

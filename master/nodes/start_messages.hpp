@@ -20,6 +20,8 @@ struct NodeIdentity {
   std::string transport;  // Transport::description()
   std::string build;      // of the program, in words (describe_build_id)
   std::vector<std::uint8_t> build_id;
+  std::string library;  // the same of Syncrun's library
+  std::vector<std::uint8_t> library_id;
   std::uint64_t page_bytes = 0;
 };
 

@@ -3,7 +3,6 @@
 
 import os
 import re
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -120,21 +119,23 @@ class Launches(ByLaunchers, OnHosts):
             self.succeeds(job, *(f"{rank} has red and blue" for rank in range(3)))
 
     def test_a_start_that_fails_on_one_host_ends_on_all(self):
+        if reason := engines.why_impossible("objcopy"):
+            self.skipTest(reason)
         library = Path(self.options.build) / "lib"
-        for host in self.hosts.names[:2]:
-            self.hosts.run(host, ["cp", self.options.program, "/tmp/program"], check=True)
-        other = ["objcopy", "--remove-section=.note.gnu.build-id", self.options.program, "/tmp/other"]
-        has_other = shutil.which("objcopy") and self.hosts.run("n3", other).returncode == 0
+        strip = "objcopy --remove-section=.note.gnu.build-id"
+        for host in self.hosts.names:
+            script = (f"cp {self.options.program} /tmp/other; cp -a {library} /tmp/lib; "
+                      + (f"{strip} /tmp/other; {strip} /tmp/lib/libsyncrun.so.0.1.0" if host == "n3"
+                         else f"cp {self.options.program} /tmp/program"))  # fmt: skip
+            self.hosts.run(host, ["sh", "-ec", script], check=True)
         for launcher in self.for_each_launcher():
-            for program, pattern in (("/tmp/program", r"node 2 \(n3\): /tmp/program: program not found$"),
-                                     ("/tmp/other", r"node 2 \(n3\) has another build of the program")):  # fmt: skip
-                if program == "/tmp/other":
-                    if not has_other:
-                        continue
-                    for host in self.hosts.names[:2]:
-                        self.hosts.run(host, ["cp", self.options.program, program], check=True)
+            for program, libraries, pattern in (
+                ("/tmp/program", library, r"node 2 \(n3\): /tmp/program: program not found$"),
+                ("/tmp/other", library, r"node 2 \(n3\) has another build of the program"),
+                (self.options.program, "/tmp/lib", r"node 2 \(n3\) has another build of libsyncrun\.so"),
+            ):
                 began = time.monotonic()
-                job = self.job(launcher, ["calls"], program=program, more=["-x", f"LD_LIBRARY_PATH={library}"])
+                job = self.job(launcher, ["calls"], program=program, more=["-x", f"LD_LIBRARY_PATH={libraries}"])
                 self.fails(job, pattern)
                 took = time.monotonic() - began
                 print(f"  {launcher.name}, {program}: {took:.1f} s", flush=True)
@@ -229,6 +230,17 @@ class Relaunches(ByLaunchers, BreakingHosts):
             print(f"  {launcher.name}: {time.monotonic() - began:.1f} s", flush=True)
             self.assertRegex(job.text, r"node 2 \(n3\) is silent for 3\.\d s")
             self.check_nothing_left(but=("n3",))
+
+    def test_the_masters_own_broken_link_is_named(self):
+        for launcher in self.for_each_launcher(("openmpi", "mpich")):
+            self.setUp()
+            job = self.job(launcher, ["body", "60"])
+            job.await_line("in the body")
+            self.hosts.set_link("n1", "down")
+            self.assertNotEqual(job.finish(20 + BUSY_S), 0, job.text)
+            self.assertRegex(job.text, r"no other node is heard for 3\.\d s: the network of node 0 \(n1\) is down")
+            self.assertNotRegex(job.text, r"node [12] \(n[23]\) is silent")
+            self.check_nothing_left()
 
 
 if __name__ == "__main__":

@@ -54,6 +54,15 @@ TEST_F(RollCalls, RefuseAnotherBuildAlsoWhenTheProgramTriesAgain) {
   EXPECT_EQ(failure(kLong), first);
 }
 
+TEST_F(RollCalls, RefuseAnotherBuildOfTheLibrary) {
+  NodeIdentity other = identity_of(2);
+  other.library_id.assign({7});
+  other.library = "build id 07";
+  say_hello(1, identity_of(1));
+  say_hello(2, other);
+  EXPECT_THAT(failure(kLong), HasSubstr("node 2 (n2) has another build of libsyncrun.so: expected "));
+}
+
 TEST_F(RollCalls, RefuseAMissingNodeAlsoWhenItComesLater) {
   say_hello(1, identity_of(1));
   const std::string first = failure(kShort);

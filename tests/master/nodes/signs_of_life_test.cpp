@@ -33,6 +33,32 @@ TEST_F(LifeOfNodes, ANodeIsLostOnceNothingIsHeardForTheLimit) {
   EXPECT_THAT(loss->what(), HasSubstr("node 1 is silent for 0.3 s"));
 }
 
+TEST(LifeOfManyNodes, NamesAllThatAreSilent) {
+  FakeNetwork network(4);
+  const KnownNodes nodes(4);
+  SignsOfLife signs(network.at(0), nodes, {.silence = 300ms, .beat = 2ms, .masters_turn = 100ms});
+  const auto pass = [&](std::chrono::milliseconds time) {
+    std::optional<Error> first;
+    for (int node = 1; node < 4; ++node) {
+      auto loss = signs.silence_of(node, time);
+      if (!first) first = std::move(loss);
+    }
+    return first;
+  };
+  EXPECT_FALSE(pass(20ms));
+  signs.note_message(3);  // its last sign comes later
+  EXPECT_FALSE(pass(200ms));
+  signs.note_message(2);
+  const auto two = pass(80ms);
+  ASSERT_TRUE(two);
+  EXPECT_THAT(two->what(), HasSubstr("node 1, node 3 are silent for 0.3 s: their agents were killed"));
+  signs.note_message(1);
+  EXPECT_FALSE(pass(0ms)) << "node 3 is silent for less";
+  const auto all = pass(220ms);
+  ASSERT_TRUE(all);
+  EXPECT_THAT(all->what(), HasSubstr("no other node is heard for 0.3 s: the network of node 0 is down"));
+}
+
 TEST_F(LifeOfNodes, PiecesThatArriveShowThatANodeLives) {
   for (int piece = 0; piece < 16; ++piece) {
     network_.pass_piece(1, 0);
