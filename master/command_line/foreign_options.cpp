@@ -13,9 +13,9 @@ namespace {
 
 /// Options of mpirun, srun and torchrun with the meaning of one of ours.
 constexpr std::array kAliases{
-    Alias{"np", "nproc-per-node"}, Alias{"nnodes", "nodes"}, Alias{"standalone", nullptr},
-    Alias{"no-python", nullptr},   Alias{"wdir", "cwd"},     Alias{"chdir", "cwd"},
-    Alias{"tag-output", "tag"},    Alias{"label", "tag"},    Alias{"timestamp-output", "timestamps"},
+    Alias{"np", "nproc-per-node"}, Alias{"nnodes", "nodes"},   Alias{"standalone", nullptr},
+    Alias{"no-python", nullptr},   Alias{"wdir", "cwd"},       Alias{"chdir", "cwd"},
+    Alias{"tag-output", "tag"},    Alias{"label", "tag"},      Alias{"timestamp-output", "timestamps"},
     Alias{"host", "hosts"},        Alias{"nodelist", "hosts"}, Alias{"machinefile", "hostfile"},
     Alias{"num-nodes", "nodes"},
 };

@@ -15,7 +15,9 @@ namespace {
 
 /// A name that no engine takes for an option or for a list of its own.
 bool is_host(std::string_view name) {
-  const auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '.' || c == '_'; };
+  const auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '.' || c == '_';
+  };
   return !name.empty() && name.front() != '-' && std::all_of(name.begin(), name.end(), is_plain);
 }
 

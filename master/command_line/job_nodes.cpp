@@ -70,21 +70,20 @@ std::optional<nodes::Engine> find_job(const CommandOptions& options, const nodes
   // First, because two tasks on a node explain why there are more tasks than nodes.
   if (engine.tasks_here.value_or(1) == 1 || !has_own_host_name()) nodes::check_start(engine);
   if (options.nodes != 0 && engine.tasks && options.nodes != *engine.tasks) {
-    text::throw_usage(
-        "--nodes " + std::to_string(options.nodes) + ": expected as many tasks, one per node, but " +
-        (engine.kind == nodes::EngineKind::none
-             ? std::string("no engine has started this. Add --launcher auto, and syncrun starts one")
-             : nodes::to_string(engine.kind) + std::string(" started ") + std::to_string(*engine.tasks) +
-                   ". Give the engine and --nodes the same number"));
+    text::throw_usage("--nodes " + std::to_string(options.nodes) + ": expected as many tasks, one per node, but " +
+                      (engine.kind == nodes::EngineKind::none
+                           ? std::string("no engine has started this. Add --launcher auto, and syncrun starts one")
+                           : nodes::to_string(engine.kind) + std::string(" started ") + std::to_string(*engine.tasks) +
+                                 ". Give the engine and --nodes the same number"));
   }
   if (!engine.has_others()) return std::nullopt;
   if (options.max_restarts != 0) {
-    text::throw_usage(
-        "--max-restarts " + std::to_string(options.max_restarts) +
-        ": expected no such option in a job that " + nodes::to_string(engine.kind) +
-        " has started, because a new process cannot join an MPI job in place of one that has ended; leave the engine out, "
-        "and let syncrun start it: syncrun --launcher auto --nodes " +
-        (engine.tasks ? std::to_string(*engine.tasks) : "N") + " ... (docs/nodes.md#restarts)");
+    text::throw_usage("--max-restarts " + std::to_string(options.max_restarts) +
+                      ": expected no such option in a job that " + nodes::to_string(engine.kind) +
+                      " has started, because a new process cannot join an MPI job in place of one that has ended; "
+                      "leave the engine out, "
+                      "and let syncrun start it: syncrun --launcher auto --nodes " +
+                      (engine.tasks ? std::to_string(*engine.tasks) : "N") + " ... (docs/nodes.md#restarts)");
   }
   return engine;
 }

@@ -41,12 +41,15 @@ bool is_in_slurm(const Variables& variables) {
 
 /// Whether mpirun finds the hosts by itself: in the allocation of a scheduler, or in a file that a variable names.
 bool has_hosts_of_its_own(const Variables& variables) {
-  constexpr std::array kSources{"LSB_HOSTS",      "LSB_DJOB_HOSTFILE", "PBS_NODEFILE",
-                                "PE_HOSTFILE",    "HYDRA_HOST_FILE",   "OMPI_MCA_orte_default_hostfile",
+  constexpr std::array kSources{"LSB_HOSTS",
+                                "LSB_DJOB_HOSTFILE",
+                                "PBS_NODEFILE",
+                                "PE_HOSTFILE",
+                                "HYDRA_HOST_FILE",
+                                "OMPI_MCA_orte_default_hostfile",
                                 "PRTE_MCA_prte_default_hostfile"};
-  return is_in_slurm(variables) || std::any_of(kSources.begin(), kSources.end(), [&](const char* name) {
-           return !value_of(variables, name).empty();
-         });
+  return is_in_slurm(variables) || std::any_of(kSources.begin(), kSources.end(),
+                                               [&](const char* name) { return !value_of(variables, name).empty(); });
 }
 
 bool is_from_command_line(const CommandOptions& options, std::string_view name) {
@@ -175,18 +178,19 @@ void choose_nodes(Launch& launch, const CommandOptions& options, const Variables
   if (options.nodes == 0 && most == 0)
     text::throw_usage("--launcher: expected --nodes N with it, or --hosts a,b,c, got neither");
   if (options.spares != 0 && launch.hosts.empty()) {
-    text::throw_usage("--spares " + std::to_string(options.spares) +
-                      ": expected --hosts with it, or an allocation of Slurm. Where srun makes the allocation, it chooses "
-                      "other nodes at a restart by itself");
+    text::throw_usage(
+        "--spares " + std::to_string(options.spares) +
+        ": expected --hosts with it, or an allocation of Slurm. Where srun makes the allocation, it chooses "
+        "other nodes at a restart by itself");
   }
   if (most != 0 && launch.nodes + options.spares > most) {
     text::throw_usage("--nodes " + std::to_string(launch.nodes) +
-                      (options.spares != 0 ? " and --spares " + std::to_string(options.spares) : "") + ": expected at most " +
-                      std::to_string(most) + " nodes, as many as " + where + " has");
+                      (options.spares != 0 ? " and --spares " + std::to_string(options.spares) : "") +
+                      ": expected at most " + std::to_string(most) + " nodes, as many as " + where + " has");
   }
   if (launch.nodes < 1)
-    text::throw_usage("--spares " + std::to_string(options.spares) + ": expected fewer than the " + std::to_string(most) +
-                      " nodes that " + where + " has");
+    text::throw_usage("--spares " + std::to_string(options.spares) + ": expected fewer than the " +
+                      std::to_string(most) + " nodes that " + where + " has");
   if (launch.launcher == Launcher::srun || !options.hosts.empty()) return;
   if (launch.over_ssh || !has_hosts_of_its_own(variables)) {
     text::throw_usage("--launcher " + std::string(launch.over_ssh ? "ssh" : "mpirun") +
@@ -208,8 +212,8 @@ std::optional<int> workers_of(const CommandOptions& options) {
 
 /// Variables that belong to this machine or login, or to an engine or scheduler, mean nothing on another node.
 bool is_for_other_nodes(std::string_view name) {
-  constexpr std::array kNames{"HOME",  "HOSTNAME", "PWD",     "OLDPWD",  "SHLVL",  "SHELL", "USER", "LOGNAME", "MAIL",
-                              "TERM",  "DISPLAY",  "TMPDIR",  "XAUTHORITY", "LS_COLORS", "_"};
+  constexpr std::array kNames{"HOME", "HOSTNAME", "PWD",     "OLDPWD", "SHLVL",      "SHELL",     "USER", "LOGNAME",
+                              "MAIL", "TERM",     "DISPLAY", "TMPDIR", "XAUTHORITY", "LS_COLORS", "_"};
   constexpr std::array kStarts{"OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "SLURM_", "SSH_", "XDG_", "DBUS_"};
   const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   return std::all_of(name.begin(), name.end(), is_letter) &&
@@ -329,7 +333,8 @@ std::vector<std::string> task_command(const CommandOptions& options, const Launc
   for (const CommandOptions::Given& each : options.given) {
     if (std::find(kOfThisOne.begin(), kOfThisOne.end(), each.name) != kOfThisOne.end()) continue;
     const auto table = option_table();
-    const auto row = std::find_if(table.begin(), table.end(), [&](const OptionRow& row) { return row.name == each.name; });
+    const auto row =
+        std::find_if(table.begin(), table.end(), [&](const OptionRow& row) { return row.name == each.name; });
     add(command, {"--" + each.name + (row->value == nullptr ? "" : "=" + each.value)});
   }
   if (restarts != 0) add(command, {"--restart=" + std::to_string(restarts)});
@@ -346,7 +351,8 @@ std::string describe_launch(const CommandOptions& options, const Launch& launch)
                      (launch.nodes == 1 ? " node" : " nodes") + (hosts.empty() ? "" : ": " + joined(hosts)) + "\n";
   if (launch.hosts.size() > nodes) text += "spare nodes: " + joined(std::span(launch.hosts).subspan(nodes)) + "\n";
   text += "command:\n ";
-  for (const std::string& word : engine_command(launch, launch.nodes, hosts, task_command(options, launch, options.restart, "")))
+  for (const std::string& word :
+       engine_command(launch, launch.nodes, hosts, task_command(options, launch, options.restart, "")))
     text.append(" ").append(shell_word(word));
   return text + "\n";
 }

@@ -47,8 +47,8 @@ struct Launch {
   int nodes = 1;
   /// The hosts of the nodes, and then the spare ones. Empty: the scheduler chooses.
   std::vector<std::string> hosts = {};
-  std::optional<int> workers = {};      ///< On each node. Empty: one for each device that is there.
-  std::vector<std::string> words = {};  ///< Of --launcher-args.
+  std::optional<int> workers = {};          ///< On each node. Empty: one for each device that is there.
+  std::vector<std::string> words = {};      ///< Of --launcher-args.
   std::vector<std::string> variables = {};  ///< Names of those that this engine passes on only if it is told to.
 };
 

@@ -41,6 +41,9 @@ constexpr milliseconds kLongestEcho{100};
 /// The longest wait for the rest of a line, which may be a question to the user.
 constexpr milliseconds kTick{200};
 
+/// In place of a task: what the engine itself prints, and what tasks print through it without blocks.
+constexpr int kEngine = -1;
+
 /// What the mpirun of MPICH says if a program cannot be started. It then waits for the other tasks, which wait for this one.
 constexpr std::string_view kNotStarted = "execvp error on file";
 
@@ -69,7 +72,8 @@ milliseconds start_timeout(const CommandOptions& options) {
 
 /// Starts a program of the engine's. It leads a group, because the keys of a terminal must not reach it: it would end the
 /// job at a signal that the program wants to decide about.
-process::SpawnedProcess start_program(const std::vector<std::string>& command, int output, int errors, bool reads_input) {
+process::SpawnedProcess start_program(const std::vector<std::string>& command, int output, int errors,
+                                      bool reads_input) {
   process::SpawnRequest request;
   const os::FoundExecutable found = os::find_executable(command.front());
   request.program = found.error == 0 ? found.path : command.front();
@@ -82,9 +86,20 @@ process::SpawnedProcess start_program(const std::vector<std::string>& command, i
   return process::spawn(request);
 }
 
+/// Makes a pipe. `ours` is the end from which this process reads, without waiting. Returns the other end.
+os::FileDescriptor make_pipe(os::FileDescriptor& ours) {
+  std::array<int, 2> ends{};
+  text::check_system(::pipe2(ends.data(), O_CLOEXEC), "pipe2");
+  ours = os::FileDescriptor(ends[0]);
+  os::FileDescriptor theirs(ends[1]);
+  text::check_system(::fcntl(ours.get(), F_SETFL, O_NONBLOCK), "fcntl");
+  return theirs;
+}
+
 }  // namespace
 
-LaunchedJob::LaunchedJob(const CommandOptions& options, Launch launch) : options_(options), launch_(std::move(launch)) {}
+LaunchedJob::LaunchedJob(const CommandOptions& options, Launch launch)
+    : options_(options), launch_(std::move(launch)) {}
 
 Conclusion LaunchedJob::run() {
   take_signals();
@@ -96,8 +111,9 @@ Conclusion LaunchedJob::run() {
     const bool starts_again = restart != options_.max_restarts && may_start_again(conclusion, news);
     if (!news.empty() || starts_again) {
       const std::string cause = conclusion.message.substr(0, conclusion.message.find('\n'));
-      const std::string line = "restart " + std::to_string(restart + 1) + " of " + std::to_string(options_.max_restarts) +
-                               (starts_again ? "" : " is not possible") + ", after: " + cause + news;
+      const std::string line = "restart " + std::to_string(restart + 1) + " of " +
+                               std::to_string(options_.max_restarts) + (starts_again ? "" : " is not possible") +
+                               ", after: " + cause + news;
       write_errors(text::own_line(LogLevel::warning, line));
     }
     if (!starts_again) return conclusion;
@@ -132,59 +148,118 @@ void LaunchedJob::run_once(int restart) {
   stage_ = Stage::running;
   deadline_.reset();
   partial_.clear();
-  std::array<int, 2> ends{};
-  text::check_system(::pipe2(ends.data(), O_CLOEXEC), "pipe2");
-  errors_ = os::FileDescriptor(ends[0]);
-  const os::FileDescriptor theirs(ends[1]);
-  text::check_system(::fcntl(errors_.get(), F_SETFL, O_NONBLOCK), "fcntl");
+  rests_.clear();
+  const os::FileDescriptor their_output = make_pipe(output_);
+  const os::FileDescriptor their_errors = make_pipe(errors_);
   const auto command =
       engine_command(launch_, launch_.nodes, hosts_in_use(), task_command(options_, launch_, restart, token_));
   // An engine must not read from a terminal that belongs to another group.
-  engine_ = start_program(command, -1, theirs.get(), ::isatty(STDIN_FILENO) == 0);
+  engine_ = start_program(command, their_output.get(), their_errors.get(), ::isatty(STDIN_FILENO) == 0);
   // No limit for a scheduler, which may let the job wait for nodes.
   const milliseconds most = start_timeout(options_);
   if (launch_.launcher != Launcher::srun && most.count() != 0) limit(most + kTimeToEnd);
   while (stage_ != Stage::over) {
     wait_for_events();
     read_signals();
-    read_errors();
+    read_streams();
     advance();
   }
   end_rest();
-  read_errors();
+  while (read_streams()) {
+  }
+  write_rests();
   write_errors(partial_);
-  errors_.reset();
 }
 
 void LaunchedJob::wait_for_events() {
-  std::array<pollfd, 2> events{{{signals_.get(), POLLIN, 0}, {errors_.is_open() ? errors_.get() : -1, POLLIN, 0}}};
-  std::int64_t time = partial_.empty() ? 1000 : kTick.count();
+  std::array<pollfd, 3> events{{{signals_.get(), POLLIN, 0}, {errors_.get(), POLLIN, 0}, {output_.get(), POLLIN, 0}}};
+  std::int64_t time = kTick.count();
   if (deadline_) {
     const auto left = std::chrono::ceil<milliseconds>(*deadline_ - os::Clock::now()).count();
     time = std::clamp<std::int64_t>(left, 0, time);
   }
   const int count = ::poll(events.data(), events.size(), static_cast<int>(time));
   if (count < 0 && errno != EINTR) text::throw_errno("poll");
-  if (count != 0 || partial_.empty() || partial_.find(kLaunchedMark) != std::string::npos) return;
-  write_errors(std::exchange(partial_, {}));
+  if (count != 0) return;
+  write_rests();
+  if (partial_.find(kLaunchedMark) == std::string::npos && partial_.find(kBlockMark) == std::string::npos)
+    write_errors(std::exchange(partial_, {}));
 }
 
 // ---- what the engine prints -----------------------------------------------------------------------------------
 
-void LaunchedJob::read_errors() {
+/// Reads some of what has come. Returns false if that was nothing.
+bool LaunchedJob::read_streams() {
   std::array<char, 65536> bytes;
-  while (errors_.is_open()) {
-    const auto count = ::read(errors_.get(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return;
-    if (count == 0) return errors_.reset();
-    partial_.append(bytes.data(), static_cast<std::size_t>(count));
-    std::size_t begin = 0;
-    for (auto end = partial_.find('\n'); end != std::string::npos; end = partial_.find('\n', begin)) {
-      take_line(partial_.substr(begin, end + 1 - begin));
-      begin = end + 1;
+  bool did_something = false;
+  for (const os::FileDescriptor* stream : {&output_, &errors_}) {
+    const auto count = ::read(stream->get(), bytes.data(), bytes.size());
+    if (count <= 0) continue;
+    did_something = true;
+    const std::string_view text(bytes.data(), static_cast<std::size_t>(count));
+    if (stream == &output_) {
+      take_block({.task = kEngine, .kind = BlockKind::output, .bytes = text});
+    } else {
+      partial_ += text;
+      take_text();
     }
-    partial_.erase(0, begin);
+  }
+  return did_something;
+}
+
+void LaunchedJob::take_text() {
+  std::size_t begin = 0;
+  for (;;) {
+    const std::string_view text = std::string_view(partial_).substr(begin);
+    if (const auto block = block_at(text, token_)) {
+      if (block->size == 0) break;  // the rest comes later
+      take_block(*block);
+      begin += block->size;
+      continue;
+    }
+    const auto end = text.find('\n');
+    if (end == std::string_view::npos) break;
+    // A message of the engine may have no end.
+    const auto mark = text.substr(0, end).find(kBlockMark);
+    const auto size = mark == std::string_view::npos || mark == 0 ? end + 1 : mark;
+    take_line(std::string(text.substr(0, size)));
+    begin += size;
+  }
+  partial_.erase(0, begin);
+}
+
+/// Passes on whole lines.
+void LaunchedJob::take_block(const Block& block) {
+  std::string& rest = rests_[{block.task, block.kind}];
+  rest += block.bytes;
+  const auto size = rest.rfind('\n') + 1;  // 0 if there is none
+  if (size == 0) return;
+  const std::string lines = rest.substr(0, size);
+  rest.erase(0, size);
+  if (block.kind != BlockKind::report)
+    return write(block.kind == BlockKind::output ? STDOUT_FILENO : STDERR_FILENO, lines);
+  if (const auto report = report_in(lines, token_)) take_report(*report);
+}
+
+void LaunchedJob::write_rests() {
+  for (auto& [source, rest] : rests_) {
+    if (source.second != BlockKind::report)
+      write(source.second == BlockKind::output ? STDOUT_FILENO : STDERR_FILENO, std::exchange(rest, {}));
+  }
+}
+
+/// Goes on reading signals if the reader of the output is slow.
+void LaunchedJob::write(int fd, std::string_view text) {
+  constexpr std::size_t kSurelyWritten = 4096;  // PIPE_BUF
+  while (!text.empty() && !was_asked_twice_) {
+    std::array<pollfd, 2> events{{{fd, POLLOUT, 0}, {signals_.get(), POLLIN, 0}}};
+    static_cast<void>(::poll(events.data(), events.size(), static_cast<int>(kTick.count())));
+    if (events[1].revents != 0) read_signals();
+    if (events[0].revents == 0) continue;
+    const auto count = ::write(fd, text.data(), std::min(text.size(), kSurelyWritten));
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count <= 0) return;  // nobody reads
+    text.remove_prefix(static_cast<std::size_t>(count));
   }
 }
 
@@ -192,8 +267,8 @@ void LaunchedJob::take_line(const std::string& line) {
   if (const auto report = report_in(line, token_)) return take_report(*report);
   write_errors(line);
   if (launch_.launcher == Launcher::hydra && line.find(kNotStarted) != std::string::npos) {
-    attempt_.failures.push_back(
-        {.exit_code = kNotFoundExit, .message = "syncrun was not started on a node: " + line.substr(0, line.find('\n'))});
+    attempt_.failures.push_back({.exit_code = kNotFoundExit,
+                                 .message = "syncrun was not started on a node: " + line.substr(0, line.find('\n'))});
     limit(kTimeAfterFailure);
   }
 }
@@ -306,7 +381,7 @@ void LaunchedJob::end_rest() {
   const auto end = os::Clock::now() + kTimeToEnd;
   while (descendants_.are_left() && os::Clock::now() < end) {
     for (const pid_t pid : descendants_.list()) ::kill(pid, SIGKILL);
-    read_errors();
+    read_streams();
     pollfd event{signals_.get(), POLLIN, 0};
     static_cast<void>(::poll(&event, 1, 10));
     read_signals();
@@ -351,9 +426,8 @@ Conclusion LaunchedJob::conclude_attempt() const {
 
   Conclusion conclusion;
   conclusion.was_asked = first_signal_ != 0;
-  conclusion.may_be_started_again =
-      has_ended(0) ? attempt_.tasks.at(0).may_restart || attempt_.tasks.at(0).was_asked
-                   : attempt_.tasks.size() == static_cast<std::size_t>(launch_.nodes);
+  conclusion.may_be_started_again = has_ended(0) ? attempt_.tasks.at(0).may_restart || attempt_.tasks.at(0).was_asked
+                                                 : attempt_.tasks.size() == static_cast<std::size_t>(launch_.nodes);
   const bool is_stopped = first_signal_ != 0 && !has_ended(0);
   if (is_stopped) {
     conclusion.exit_code = kSignalExit + first_signal_;

@@ -9,7 +9,10 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/os/file_descriptor.hpp"
@@ -18,13 +21,14 @@
 #include "master/command_line/descendants.hpp"
 #include "master/command_line/launch.hpp"
 #include "master/command_line/options.hpp"
+#include "master/command_line/output_relay.hpp"
 #include "master/command_line/task_report.hpp"
 #include "master/process/spawn.hpp"
 
 namespace syncrun::detail::master::command_line {
 
-/// The process must have one thread, and must not have blocked or handled any signal. What the engine prints on standard
-/// error goes through here, because the nodes' reports are a part of it.
+/// The process must have one thread, and must not have blocked or handled any signal. What the engine prints goes
+/// through here: the nodes' reports are a part of it, and lines stay whole if both streams go to one place.
 ///
 ///            a signal, or the engine does not return      5 s over
 ///   running ----------------------------------> ending -------------> killing
@@ -45,18 +49,22 @@ class LaunchedJob {
   /// What is known of one start.
   struct Attempt {
     os::Clock::time_point began{};
-    std::map<int, TaskReport> tasks;    // the last report of each
-    std::vector<TaskReport> failures;   // in the order of their reports
-    std::optional<int> wait_status;     // of the engine
-    std::string why_ended;              // why this process has ended the engine. Empty if it has not.
+    std::map<int, TaskReport> tasks;   // the last report of each
+    std::vector<TaskReport> failures;  // in the order of their reports
+    std::optional<int> wait_status;    // of the engine
+    std::string why_ended;             // why this process has ended the engine. Empty if it has not.
   };
 
   void take_signals();
   void run_once(int restart);
   void wait_for_events();
   void read_signals();
-  void read_errors();
+  bool read_streams();
+  void take_text();
+  void take_block(const Block& block);
   void take_line(const std::string& line);
+  void write(int fd, std::string_view text);
+  void write_rests();
   void take_report(const TaskReport& report);
   void pass_on(int signal);
   void ask_to_stop(int signal);
@@ -79,8 +87,10 @@ class LaunchedJob {
   std::string token_ = make_token();
   Descendants descendants_;
   os::FileDescriptor signals_;
-  os::FileDescriptor errors_;  // the end of the pipe that this process reads
-  std::string partial_;        // the beginning of a line
+  os::FileDescriptor output_;  // the ends of pipes from which this process reads
+  os::FileDescriptor errors_;
+  std::string partial_;                                     // the beginning of a line
+  std::map<std::pair<int, BlockKind>, std::string> rests_;  // of blocks, by task and kind: the beginnings of lines
   process::SpawnedProcess engine_;
   Stage stage_ = Stage::running;
   Attempt attempt_;

@@ -100,16 +100,17 @@ int run_program(const CommandOptions& options, const std::string& program, const
   if (!job) wrappers::Wrappers::read(options.value_of(environment::kWrap), "").check_programs();
   EnvironmentChanges changes = environment_for(options);
   add_job(changes, job, ::getenv);
-  Supervisor supervisor({.program = program,
-                         .command = options.command,
-                         .environment = changes,
-                         .grace = options.grace,
-                         .max_restarts = options.max_restarts,
-                         .restarts_before = options.restart,
-                         .launched_by = last_word.is_launched() ? std::optional(nodes::find_engine(::getenv).kind) : std::nullopt,
-                         .node = job ? job->task : 0,
-                         .longest_stop = job ? node_timeout(options) : std::chrono::milliseconds(0)},
-                        text::make_logger("syncrun", level));
+  Supervisor supervisor(
+      {.program = program,
+       .command = options.command,
+       .environment = changes,
+       .grace = options.grace,
+       .max_restarts = options.max_restarts,
+       .restarts_before = options.restart,
+       .launched_by = last_word.is_launched() ? std::optional(nodes::find_engine(::getenv).kind) : std::nullopt,
+       .node = job ? job->task : 0,
+       .longest_stop = job ? node_timeout(options) : std::chrono::milliseconds(0)},
+      text::make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   write_error_file(error_file, conclusion);
   std::chrono::milliseconds longest_stay{0};
@@ -139,7 +140,8 @@ int launch(const CommandOptions& options, const Launch& launch) {
   // The first node writes it, if it has come that far.
   std::error_code unknown;
   if (conclusion.exit_code != 0 && !options.error_file.empty() &&
-      (!std::filesystem::exists(options.error_file, unknown) || std::filesystem::is_empty(options.error_file, unknown))) {
+      (!std::filesystem::exists(options.error_file, unknown) ||
+       std::filesystem::is_empty(options.error_file, unknown))) {
     ErrorFile error_file(options.error_file, 0);
     write_error_file(error_file, conclusion);
   }

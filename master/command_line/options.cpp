@@ -235,7 +235,8 @@ void read_config(CommandOptions& options) {
     const bool is_devices = row.variable != nullptr && (std::string_view(row.variable) == environment::kDevices ||
                                                         std::string_view(row.variable) == environment::kProcesses);
     const bool is_hosts = entry.name == "hosts" || entry.name == "hostfile";
-    const bool is_overruled = options.is_given(row.name) || (is_hosts && !options.hosts.empty()) || (is_devices && has_devices) ||
+    const bool is_overruled = options.is_given(row.name) || (is_hosts && !options.hosts.empty()) ||
+                              (is_devices && has_devices) ||
                               (row.variable != nullptr && !options.effective(row.variable).empty());
     if (is_overruled) continue;
     if (is_switch && entry.value == "false") {

@@ -36,7 +36,7 @@ struct Job {
   int restarts_before = 0;  ///< How often a script has run the program before.
   /// The engine that another `syncrun` has started for this job. It may send a signal in place of another.
   std::optional<nodes::EngineKind> launched_by = {};
-  int node = 0;             ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
+  int node = 0;  ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
   /// In a job on several nodes: the other nodes have given up a master or an agent that was stopped for longer, so it is
   /// killed. 0 in a job on one node.
   std::chrono::milliseconds longest_stop{0};

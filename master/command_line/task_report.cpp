@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <charconv>
 #include <random>
-#include <utility>
 
 #include "common/os/environment.hpp"
 #include "common/protocol/supervisor_link.hpp"
@@ -89,7 +88,8 @@ std::optional<TaskReport> report_in(std::string_view line, const std::string& to
   if (!text) return std::nullopt;
   const protocol::FailureDetails fields = protocol::decoded_details(*text);
   const auto field = [&](std::string_view name) {
-    const auto found = std::find_if(fields.begin(), fields.end(), [name](const auto& each) { return each.first == name; });
+    const auto found =
+        std::find_if(fields.begin(), fields.end(), [name](const auto& each) { return each.first == name; });
     return found == fields.end() ? std::string() : found->second;
   };
   const auto number = [&](std::string_view name) {
@@ -120,12 +120,19 @@ std::string make_token() {
   return token;
 }
 
-TaskReporter::TaskReporter(std::string token) : token_(std::move(token)) {
+TaskReporter::TaskReporter(const std::string& token) : token_(token) {
   own_.host = devices::own_host_name();
   const nodes::Engine engine = nodes::find_engine(environment::get);
   own_.task = engine.task;
   own_.job = engine.job;
-  write_all(report_line(token_, own_));
+  if (engine.kind == nodes::EngineKind::open_mpi) relay_.emplace(token_, engine.task);
+  write(own_);
+}
+
+void TaskReporter::write(const TaskReport& report) const {
+  const std::string line = report_line(token_, report);
+  if (relay_) relay_->report(line);
+  else write_all(line);
 }
 
 void TaskReporter::ended(const Conclusion& conclusion, std::chrono::milliseconds stay) const {
@@ -136,7 +143,7 @@ void TaskReporter::ended(const Conclusion& conclusion, std::chrono::milliseconds
   report.may_restart = conclusion.may_be_started_again;
   report.was_asked = conclusion.was_asked;
   report.stay = stay;
-  write_all(report_line(token_, report));
+  write(report);
 }
 
 }  // namespace syncrun::detail::master::command_line

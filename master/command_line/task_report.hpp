@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "master/command_line/conclusion.hpp"
+#include "master/command_line/output_relay.hpp"
 
 namespace syncrun::detail::master::command_line {
 
@@ -27,7 +28,7 @@ struct TaskReport {
   std::string job = {};   ///< The engine's name for the job. Empty if it has none.
   // Of `ended`:
   int exit_code = 0;
-  std::string message = {};  ///< Why it has failed. Empty if it has not, or if nobody has to read it.
+  std::string message = {};          ///< Why it has failed. Empty if it has not, or if nobody has to read it.
   bool may_restart = false;          ///< See Conclusion.
   bool was_asked = false;            ///< The same.
   std::chrono::milliseconds stay{};  ///< The process stays for this long after its report.
@@ -46,12 +47,15 @@ std::string make_token();
 class TaskReporter {
  public:
   /// Reports that this task has begun. An engine has started it.
-  explicit TaskReporter(std::string token);
+  explicit TaskReporter(const std::string& token);
   void ended(const Conclusion& conclusion, std::chrono::milliseconds stay) const;
 
  private:
+  void write(const TaskReport& report) const;
+
   std::string token_;
   TaskReport own_;
+  mutable std::optional<OutputRelay> relay_;  // if the engine would cut lines
 };
 
 }  // namespace syncrun::detail::master::command_line

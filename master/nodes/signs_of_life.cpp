@@ -34,7 +34,8 @@ bool SignsOfLife::is_silent(int node, std::chrono::nanoseconds waited, os::Milli
 std::vector<int> SignsOfLife::also_silent(int node) const {
   std::vector<int> others;
   for (int other = 0; other < nodes_.count(); ++other) {
-    if (other != node && os::Clock::duration(at(other).silent_ns.load()) >= limits_.silence / 2) others.push_back(other);
+    if (other != node && os::Clock::duration(at(other).silent_ns.load()) >= limits_.silence / 2)
+      others.push_back(other);
   }
   return others;
 }
@@ -44,9 +45,9 @@ std::optional<Error> SignsOfLife::silence_of(int node, std::chrono::nanoseconds 
   const std::string limit = seconds_text(limits_.silence) + " s";
   const std::string end = " (--node-timeout sets another limit)";
   if (node == kMasterNode) {
-    return Error(ErrorKind::worker_lost, nodes_.name_of(node) + " is silent for " + limit +
-                                             ": the master was killed or stopped, the machine is down, or the network is" +
-                                             end);
+    return Error(ErrorKind::worker_lost,
+                 nodes_.name_of(node) + " is silent for " + limit +
+                     ": the master was killed or stopped, the machine is down, or the network is" + end);
   }
   const std::vector<int> others = also_silent(node);
   if (const int agents = nodes_.count() - 1; agents > 1 && static_cast<int>(others.size()) == agents - 1) {
@@ -57,9 +58,10 @@ std::optional<Error> SignsOfLife::silence_of(int node, std::chrono::nanoseconds 
   std::string names = nodes_.name_of(node);
   for (const int other : others) names += ", " + nodes_.name_of(other);
   return Error(ErrorKind::worker_lost,
-               names + (others.empty() ? " is silent for " + limit + ": its agent was killed or stopped, the machine is down"
-                                       : " are silent for " + limit +
-                                             ": their agents were killed or stopped, the machines are down") +
+               names +
+                   (others.empty()
+                        ? " is silent for " + limit + ": its agent was killed or stopped, the machine is down"
+                        : " are silent for " + limit + ": their agents were killed or stopped, the machines are down") +
                    ", or the network is" + end);
 }
 

@@ -141,6 +141,19 @@ class Launches(ByLaunchers, OnHosts):
                 print(f"  {launcher.name}, {program}: {took:.1f} s", flush=True)
                 self.assertLess(took, START_LIMIT_S + BUSY_S, job.text)
 
+    def test_lines_of_all_nodes_are_whole(self):
+        """An engine reads 4096 bytes at a time, and passes on those of another node between two reads."""
+        count = 20000
+        script = self.hosts.folder / "talk.sh"
+        script.write_text("#!/bin/sh\nawk 'BEGIN {for (i = 0; i < " + str(count) + "; ++i)"
+                          ' printf "line %06d %0" (20 + i % 41) "d\\n", i, 0}\'\nexec "$@"\n')  # fmt: skip
+        script.chmod(0o755)
+        for launcher in self.for_each_launcher(("openmpi", "mpich", "srun")):
+            job = self.job(launcher, ["calls"], more=["--wrap", f"*:{script}"])
+            self.succeeds(job, "as expected")
+            whole = re.findall(r"^\[n\d, rank \d\] line \d{6} 0{20,60}$", job.text, re.MULTILINE)
+            self.assertEqual(len(whole), 6 * count)
+
     def test_a_second_signal_ends_the_job(self):
         for launcher in self.for_each_launcher():
             job = self.job(launcher, ["body", 60])

@@ -26,7 +26,8 @@ using testing::HasSubstr;
 
 constexpr const char* kOpenMpi = "mpirun (Open MPI) 4.1.4\n";
 constexpr const char* kHydra = "HYDRA build details:\n    Version: 4.0.2\n";
-constexpr const char* kSlurm = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n";
+constexpr const char* kSlurm =
+    "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n";
 
 /// A machine with some engines, by the names of their programs, and what each says about itself.
 struct Machine {
@@ -87,8 +88,9 @@ TEST(Launch, IsOnlyThereIfItIsAskedFor) {
 
 TEST(Launch, StartsSlurmsTasksWithTheirCores) {
   Machine machine{{{"srun", kSlurm}}};
-  const std::string start = "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --mpi=pmix --kill-on-bad-exit=1 --cpu-bind=none "
-                            "--export=ALL --input=0 ";
+  const std::string start =
+      "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --mpi=pmix --kill-on-bad-exit=1 --cpu-bind=none "
+      "--export=ALL --input=0 ";
   EXPECT_EQ(machine.command({"--launcher", "srun", "--nodes", "3", "-n", "8"}), start + "--cpus-per-task=9 TASK");
   EXPECT_EQ(machine.command({"--launcher", "srun", "--nodes", "3"}), start + "--exclusive TASK");
   EXPECT_EQ(machine.command({"--launcher", "auto", "--nodes", "3", "--devices", "cpu0,cpu1", "--launcher-args",
@@ -106,16 +108,23 @@ TEST(Launch, TakesThePmiOfAnMpiThatIsThere) {
   Machine machine{{{"srun", kSlurm}}, {Mpi::mpich}};
   EXPECT_THAT(machine.command({"--launcher", "srun", "--nodes", "2"}), HasSubstr(" --mpi=pmi2 "));
   machine.engines["srun"] = "none\n";
-  EXPECT_THAT(machine.refusal({"--launcher", "srun", "--nodes", "2"}), HasSubstr("PMIx or PMI-2 (srun --mpi=list), got: none"));
+  EXPECT_THAT(machine.refusal({"--launcher", "srun", "--nodes", "2"}),
+              HasSubstr("PMIx or PMI-2 (srun --mpi=list), got: none"));
 }
 
 TEST(Launch, GivesOpenMpiTheVariablesThatItDoesNotPassOn) {
   const Machine machine{{{"mpirun", kOpenMpi}},
                         {Mpi::open_mpi},
-                        {{"PATH", "/x"}, {"OMP_NUM_THREADS", "1"}, {"HOME", "/"}, {"SSH_TTY", "x"}, {"SYNCRUN_RESTART", "1"},
-                         {"SYNCRUN_JOB", "internal"}, {"BASH_FUNC_f%%", "() {}"}}};
+                        {{"PATH", "/x"},
+                         {"OMP_NUM_THREADS", "1"},
+                         {"HOME", "/"},
+                         {"SSH_TTY", "x"},
+                         {"SYNCRUN_RESTART", "1"},
+                         {"SYNCRUN_JOB", "internal"},
+                         {"BASH_FUNC_f%%", "() {}"}}};
   EXPECT_EQ(machine.command({"--launcher", "mpirun", "--hosts", "a,b"}),
-            "mpirun -np 2 --map-by ppr:1:node --bind-to none --host a:1,b:1 -x OMP_NUM_THREADS -x PATH -x SYNCRUN_RESTART TASK");
+            "mpirun -np 2 --map-by ppr:1:node --bind-to none --host a:1,b:1 -x OMP_NUM_THREADS -x PATH -x "
+            "SYNCRUN_RESTART TASK");
   EXPECT_THAT(machine.command({"--launcher", "ssh", "--hosts", "a,b"}), HasSubstr(" --mca plm rsh --host a:1,b:1 "));
 }
 
@@ -151,16 +160,21 @@ TEST(Launch, KeepsSpareHostsForRestarts) {
 
 TEST(Launch, RefusesWhatDoesNotFit) {
   Machine machine{{{"mpirun", kOpenMpi}}};
-  EXPECT_THAT(machine.refusal({"--launcher", "srun", "--nodes", "2"}), HasSubstr("expected Slurm's srun in PATH, found none"));
-  EXPECT_THAT(machine.refusal({"--launcher", "mpirun", "--nodes", "2"}),
-              HasSubstr("expected --hosts a,b,c or --hostfile FILE with it, or an allocation of a scheduler, got none"));
+  EXPECT_THAT(machine.refusal({"--launcher", "srun", "--nodes", "2"}),
+              HasSubstr("expected Slurm's srun in PATH, found none"));
+  EXPECT_THAT(
+      machine.refusal({"--launcher", "mpirun", "--nodes", "2"}),
+      HasSubstr("expected --hosts a,b,c or --hostfile FILE with it, or an allocation of a scheduler, got none"));
   EXPECT_THAT(machine.refusal({"--launcher", "mpirun"}), HasSubstr("expected --nodes N with it, or --hosts a,b,c"));
   EXPECT_THAT(machine.refusal({"--hosts", "a,b", "--nodes", "3"}),
               HasSubstr("--nodes 3: expected at most 2 nodes, as many as the list of hosts has"));
-  EXPECT_THAT(machine.refusal({"--hosts", "a,b", "--spares", "2", "--max-restarts", "1"}), HasSubstr("expected fewer than the 2"));
+  EXPECT_THAT(machine.refusal({"--hosts", "a,b", "--spares", "2", "--max-restarts", "1"}),
+              HasSubstr("expected fewer than the 2"));
   EXPECT_THAT(machine.refusal({"--launcher", "none", "--hosts", "a"}), HasSubstr("--launcher none and --hosts"));
-  EXPECT_THAT(machine.refusal({"--launcher", "mpirun.mpich", "--hosts", "a"}), HasSubstr("expected the mpirun of Open MPI or MPICH"));
-  EXPECT_THAT(machine.refusal({"--launcher", "pdsh", "--hosts", "a"}), HasSubstr("--launcher: expected srun, mpirun, ssh"));
+  EXPECT_THAT(machine.refusal({"--launcher", "mpirun.mpich", "--hosts", "a"}),
+              HasSubstr("expected the mpirun of Open MPI or MPICH"));
+  EXPECT_THAT(machine.refusal({"--launcher", "pdsh", "--hosts", "a"}),
+              HasSubstr("--launcher: expected srun, mpirun, ssh"));
   EXPECT_THAT(machine.refusal({"--hosts", "a,,b"}), HasSubstr("--hosts: expected the name of a host, got ''"));
   EXPECT_THAT(machine.refusal({"--hosts", "a:2"}), HasSubstr("-n says how many workers"));
   EXPECT_THAT(machine.refusal({"--hosts", "a,a"}), HasSubstr("expected each host once"));
@@ -190,8 +204,14 @@ TEST(Launch, SendsSignalsThatTheEnginePassesOn) {
 }
 
 TEST(TaskReports, ComeBackFromALine) {
-  const TaskReport report{.kind = TaskReport::Kind::ended, .task = 2, .host = "c", .job = "12.0", .exit_code = 3,
-                          .message = "it broke:\n  50 % of \"all\"", .may_restart = true, .stay = std::chrono::seconds(4)};
+  const TaskReport report{.kind = TaskReport::Kind::ended,
+                          .task = 2,
+                          .host = "c",
+                          .job = "12.0",
+                          .exit_code = 3,
+                          .message = "it broke:\n  50 % of \"all\"",
+                          .may_restart = true,
+                          .stay = std::chrono::seconds(4)};
   const std::string line = report_line("t0", report);
   EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
   const auto found = report_in("2: " + line, "t0");  // srun --label
@@ -206,6 +226,27 @@ TEST(TaskReports, ComeBackFromALine) {
   EXPECT_FALSE(report_in(line, "t1")) << "of another job";
   EXPECT_FALSE(report_in("syncrun-task t0 %zz", "t0"));
   EXPECT_FALSE(report_in("syncrun-task t0 ", "t0"));
+}
+
+TEST(OutputBlocks, AreAsLongAsOneReadOfTheEngine) {
+  const std::string text = std::string(5000, 'x') + "\nsyncrun-block t0 1 o 3\n";
+  const std::string blocks = blocks_of("t0", 12, BlockKind::errors, text);
+  std::string found;
+  for (std::string_view rest = blocks; !rest.empty();) {
+    EXPECT_EQ(block_at(rest.substr(0, 20), "t0")->size, 0U) << "the rest comes later";
+    EXPECT_EQ(block_at(rest.substr(0, 200), "t0")->size, 0U);
+    const auto block = block_at(rest, "t0");
+    ASSERT_TRUE(block);
+    EXPECT_EQ(block->task, 12);
+    EXPECT_EQ(block->kind, BlockKind::errors);
+    EXPECT_LE(block->size, 4096U);
+    found += block->bytes;
+    rest.remove_prefix(block->size);
+  }
+  EXPECT_EQ(found, text);
+  for (const std::string other :
+       {"syncrun-block t1 1 o 0\n", "syncrun-block t0 1 x 0\n", "syncrun-block t0 1 o 9999\n", "a line\n"})
+    EXPECT_FALSE(block_at(other, "t0")) << other;
 }
 
 }  // namespace

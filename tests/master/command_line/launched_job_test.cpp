@@ -64,7 +64,8 @@ TEST(LaunchedJob, HasFailedWithoutAWordOfTheProgram) {
   const Engine killing("\"$@\" & sleep 0.5; kill -9 $!; wait; exit 0");
   CommandRun killed(killing.with({scripted_program(), "ignore-requests"}));
   EXPECT_EQ(killed.exit_code(), 1);
-  EXPECT_THAT(killed.errors(), HasSubstr("exited with code 0 before the program had said how it ended; without a last word: node 0 ("));
+  EXPECT_THAT(killed.errors(),
+              HasSubstr("exited with code 0 before the program had said how it ended; without a last word: node 0 ("));
   EXPECT_TRUE(eventually([&] { return killed.nothing_remains(); }));
 }
 
@@ -94,8 +95,9 @@ TEST(LaunchedJob, PassesOnWhatTheEnginePrints) {
 }
 
 TEST(LaunchedJob, GivesSignalsToTheEngineAsItPassesThemOn) {
-  const Engine engine("for s in TERM INT USR1 QUIT; do trap \"echo got $s\" $s; done; \"$@\" & while kill -0 $! 2>/dev/null; "
-                      "do wait; done");
+  const Engine engine(
+      "for s in TERM INT USR1 QUIT; do trap \"echo got $s\" $s; done; \"$@\" & while kill -0 $! 2>/dev/null; "
+      "do wait; done");
   CommandRun run(engine.with({scripted_program(), "ignore-requests"}));
   ASSERT_TRUE(eventually([&] { return run.prints("ready"); }));
   for (const auto& [sent, name] : {std::pair{SIGUSR1, "USR1"}, std::pair{SIGUSR2, "QUIT"}, std::pair{SIGINT, "INT"}}) {
@@ -113,8 +115,9 @@ TEST(LaunchedJob, StartsAgainAfterAFailure) {
   CommandRun run(engine.with({"--max-restarts", "5", "--restart", "1", scripted_program(), "fail-times", "3"}));
   EXPECT_EQ(run.exit_code(), 0);
   EXPECT_EQ(run.output(), "restart 1\nrestart 2\nrestart 3\n");
-  EXPECT_EQ(run.errors(), "syncrun: restart 1 of 5, after: the program exited with code 3\n"
-                          "syncrun: restart 2 of 5, after: the program exited with code 3\n");
+  EXPECT_EQ(run.errors(),
+            "syncrun: restart 1 of 5, after: the program exited with code 3\n"
+            "syncrun: restart 2 of 5, after: the program exited with code 3\n");
   CommandRun usage(engine.with({"--max-restarts", "5", scripted_program(), "exit", "2"}));
   EXPECT_EQ(usage.exit_code(), 2);
   EXPECT_THAT(usage.errors(), Not(HasSubstr("restart")));
@@ -126,7 +129,9 @@ TEST(LaunchedJob, PutsASpareHostInThePlaceOfALostOne) {
   std::ofstream(engine.path()) << "#!/bin/bash\n"
                                   "if [ \"$1\" = --version ]; then echo HYDRA build details; exit; fi\n"
                                   "while [ \"$1\" != -hosts ]; do shift; done; host=$2; shift 2\n"
-                                  "lost=" << engine.at("lost") << "; [ $host = a ] && [ -e $lost ] && exit 1\n"
+                                  "lost="
+                               << engine.at("lost")
+                               << "; [ $host = a ] && [ -e $lost ] && exit 1\n"
                                   "[ \"$2\" = --version ] && exit 0\n"
                                   "if [ $host = b ]; then \"${@:1:$#-1}\" fail-times 1; exit; fi\n"
                                   "touch $lost; \"$@\" & sleep 0.5; kill -9 $!; exit 1\n";
@@ -140,7 +145,8 @@ TEST(LaunchedJob, ShowsTheCommandInADryRun) {
   CommandRun run(engine.with({"--dry-run", "-n", "2", "--tag", scripted_program(), "a b"}, "x,y"));
   EXPECT_EQ(run.exit_code(), 0);
   EXPECT_THAT(run.output(), HasSubstr("(MPICH), 2 nodes: x,y\ncommand:\n  "));
-  EXPECT_THAT(run.output(), HasSubstr("mpirun -np 2 -ppn 1 -bind-to none -genvall -hosts x,y " + std::string(SYNCRUN_COMMAND)));
+  EXPECT_THAT(run.output(),
+              HasSubstr("mpirun -np 2 -ppn 1 -bind-to none -genvall -hosts x,y " + std::string(SYNCRUN_COMMAND)));
   EXPECT_THAT(run.output(), HasSubstr(" --nodes=2 --nproc-per-node=2 --tag -- " + scripted_program() + " 'a b'\n"));
 }
 
