@@ -210,7 +210,9 @@ int run_task(const std::string& token, int argc, char** argv) {
   const TaskReporter reporter(token);
   const LastWord last_word(&reporter);
   return with_last_word(last_word, [&] {
-    const auto options = parse_command_line(argc, argv);
+    auto options = parse_command_line(argc, argv);
+    options.max_restarts = 0;  // of a configuration file: the other `syncrun` has read it too
+    options.pid_file.clear();
     enter_folder(options);
     return start(options, last_word);
   });

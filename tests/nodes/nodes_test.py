@@ -435,7 +435,7 @@ class BadInput(OnHosts):
 
     def test_restarts(self):
         for engine in self.for_each_engine(("openmpi",)):
-            self.refused(engine, r"--max-restarts 2.*several nodes.*again from a script, with syncrun --restart N", more=["--max-restarts", "2"])
+            self.refused(engine, r"--max-restarts 2: expected no such option in a job that .* has started.*syncrun --launcher auto --nodes 3", more=["--max-restarts", "2"])
 
     def test_another_build_on_one_node(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -516,7 +516,7 @@ class BadInput(OnHosts):
             self.refused(engine, "-n and --devices disagree: got -n 2 and 1 CPU device", more=["--devices", "n1:cpu0,n2:cpu0,n3:cpu0"])
 
     def test_a_start_outside_of_an_allocation(self):
-        self.refuses(r"--nodes 3: expected as many tasks, one per node, but no engine has started this \(srun -N NODES --mpi=pmix syncrun",
+        self.refuses(r"--nodes 3: expected as many tasks, one per node, but no engine has started this\. Add --launcher auto",
                      options.syncrun, "--nodes", "3", "-n", "2", options.program, "calls")  # fmt: skip
 
     def test_less_memory_on_one_node(self):
