@@ -419,15 +419,18 @@ Conclusion LaunchedJob::conclude_attempt() const {
   if (has_ended(0) && attempt_.tasks.at(0).exit_code == 0) return {};
   const auto& failures = attempt_.failures;
   const auto find = [&](auto&& holds) { return std::find_if(failures.begin(), failures.end(), holds); };
-  const auto is_cause = [this](const TaskReport& each) { return !each.was_asked || first_signal_ != 0; };
-  auto cause = find([&](const TaskReport& each) { return has_ended(0) && each.task == 0 && is_cause(each); });
+  // An engine stops the other tasks when one has failed.
+  const auto is_cause = [this](const TaskReport& each) {
+    return first_signal_ != 0 || !each.was_asked || each.exit_code < kSignalExit;
+  };
+  auto cause = find([&](const TaskReport& each) { return each.task == 0 && has_ended(0) && is_cause(each); });
   if (cause == failures.end()) cause = find(is_cause);
   if (cause == failures.end()) cause = find([](const TaskReport& each) { return each.task == 0; });
 
   Conclusion conclusion;
   conclusion.was_asked = first_signal_ != 0;
-  conclusion.may_be_started_again = has_ended(0) ? attempt_.tasks.at(0).may_restart || attempt_.tasks.at(0).was_asked
-                                                 : attempt_.tasks.size() == static_cast<std::size_t>(launch_.nodes);
+  conclusion.may_be_started_again =
+      cause != failures.end() ? cause->may_restart : attempt_.tasks.size() == static_cast<std::size_t>(launch_.nodes);
   const bool is_stopped = first_signal_ != 0 && !has_ended(0);
   if (is_stopped) {
     conclusion.exit_code = kSignalExit + first_signal_;
@@ -456,7 +459,7 @@ Conclusion LaunchedJob::conclude_attempt() const {
 bool LaunchedJob::may_start_again(const Conclusion& conclusion, std::string& news) {
   const bool has_failed = conclusion.exit_code != 0;
   if (!has_failed || first_signal_ != 0 || conclusion.exit_code == kUsageExit) return false;
-  if (has_ended(0) && !conclusion.may_be_started_again) return false;
+  if (has_ended(0) && !attempt_.tasks.at(0).was_asked && !conclusion.may_be_started_again) return false;
   if (hosts_in_use().empty() || all_have_ended()) return conclusion.may_be_started_again;
   const bool were_complete = conclusion.may_be_started_again;
   return replace_lost_hosts(news) && (were_complete || !news.empty());
