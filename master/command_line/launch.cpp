@@ -222,14 +222,14 @@ bool is_for_other_nodes(std::string_view name) {
          std::find(environment::kInternal.begin(), environment::kInternal.end(), name) == environment::kInternal.end();
 }
 
-std::string own_path() {
+std::string path_of_this_command() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).string();
 }
 
 void add(std::vector<std::string>& to, std::initializer_list<std::string> words) { to.insert(to.end(), words); }
 
-std::string joined(std::span<const std::string> words, const char* end = "") {
+std::string in_list(std::span<const std::string> words, const char* end = "") {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ",") + word + end;
   return text;
@@ -304,18 +304,18 @@ std::vector<std::string> engine_command(const Launch& launch, int nodes, std::sp
       if (launch.is_inside && launch.overlaps) add(command, {"--overlap"});
       if (!launch.is_inside)
         add(command, {launch.workers ? "--cpus-per-task=" + std::to_string(*launch.workers + 1) : "--exclusive"});
-      if (!hosts.empty()) add(command, {"--nodelist=" + joined(hosts)});
+      if (!hosts.empty()) add(command, {"--nodelist=" + in_list(hosts)});
       break;
     case Launcher::open_mpi:
       add(command, {"-np", count, "--map-by", "ppr:1:node", "--bind-to", "none"});
       if (launch.over_ssh) add(command, {"--mca", "plm", "rsh"});
-      if (!hosts.empty()) add(command, {"--host", joined(hosts, ":1")});
+      if (!hosts.empty()) add(command, {"--host", in_list(hosts, ":1")});
       for (const std::string& name : launch.variables) add(command, {"-x", name});
       break;
     case Launcher::hydra:
       add(command, {"-np", count, "-ppn", "1", "-bind-to", "none", "-genvall"});
       if (launch.over_ssh) add(command, {"-rmk", "user", "-launcher", "ssh"});
-      if (!hosts.empty()) add(command, {"-hosts", joined(hosts)});
+      if (!hosts.empty()) add(command, {"-hosts", in_list(hosts)});
       break;
   }
   command.insert(command.end(), launch.words.begin(), launch.words.end());
@@ -327,7 +327,7 @@ std::vector<std::string> task_command(const CommandOptions& options, const Launc
                                       const std::string& token) {
   constexpr std::array kOfThisOne{"launcher", "launcher-args", "hosts",   "hostfile", "spares",  "nodes",
                                   "env",      "env-file",      "dry-run", "pid-file", "restart", "max-restarts"};
-  std::vector<std::string> command{own_path()};
+  std::vector<std::string> command{path_of_this_command()};
   if (!token.empty()) add(command, {kLaunchedTask, token});
   add(command, {"--nodes=" + std::to_string(launch.nodes)});
   for (const CommandOptions::Given& each : options.given) {
@@ -348,8 +348,8 @@ std::string describe_launch(const CommandOptions& options, const Launch& launch)
   const bool has_hosts = launch.hosts.size() >= nodes;
   const std::span<const std::string> hosts = has_hosts ? std::span(launch.hosts).first(nodes) : std::span(launch.hosts);
   std::string text = "launcher: " + name_of(launch) + ", " + std::to_string(launch.nodes) +
-                     (launch.nodes == 1 ? " node" : " nodes") + (hosts.empty() ? "" : ": " + joined(hosts)) + "\n";
-  if (launch.hosts.size() > nodes) text += "spare nodes: " + joined(std::span(launch.hosts).subspan(nodes)) + "\n";
+                     (launch.nodes == 1 ? " node" : " nodes") + (hosts.empty() ? "" : ": " + in_list(hosts)) + "\n";
+  if (launch.hosts.size() > nodes) text += "spare nodes: " + in_list(std::span(launch.hosts).subspan(nodes)) + "\n";
   text += "command:\n ";
   for (const std::string& word :
        engine_command(launch, launch.nodes, hosts, task_command(options, launch, options.restart, "")))

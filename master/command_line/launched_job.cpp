@@ -35,9 +35,9 @@ constexpr milliseconds kTimeAfterEnd{10'000};
 constexpr milliseconds kTimeToEnd{5000};
 /// How long a node may take to answer before a restart.
 constexpr milliseconds kTimeToAnswer{10'000};
-constexpr milliseconds kPause{1000};
+constexpr milliseconds kPauseBeforeStart{1000};
 /// A signal that comes again so soon is the same request.
-constexpr milliseconds kLongestEcho{100};
+constexpr milliseconds kSameRequest{100};
 /// The longest wait for the rest of a line, which may be a question to the user.
 constexpr milliseconds kTick{200};
 
@@ -47,22 +47,15 @@ constexpr int kEngine = -1;
 /// What the mpirun of MPICH says if a program cannot be started. It then waits for the other tasks, which wait for this one.
 constexpr std::string_view kNotStarted = "execvp error on file";
 
-std::string in_seconds(milliseconds time) { return number_text(static_cast<double>(time.count()) / 1000) + " s"; }
+std::string seconds_of(milliseconds time) { return number_text(static_cast<double>(time.count()) / 1000) + " s"; }
 
-bool is_ignored(int signal) {
+bool has_to_be_ignored(int signal) {
   struct sigaction action {};
   ::sigaction(signal, nullptr, &action);
   return action.sa_handler == SIG_IGN;
 }
 
-void write_errors(std::string_view text) {
-  while (!text.empty()) {
-    const auto count = ::write(STDERR_FILENO, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;  // nobody reads
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
-}
+void write_errors(std::string_view text) { write_fully(STDERR_FILENO, text); }
 
 milliseconds start_timeout(const CommandOptions& options) {
   constexpr double kUsualTimeout = 60;
@@ -131,7 +124,7 @@ void LaunchedJob::take_signals() {
   ::sigaddset(&set, SIGCHLD);
   for (const int signal : {SIGUSR1, SIGUSR2}) ::sigaddset(&set, signal);
   for (const int signal : kStopSignals) {
-    if (!is_ignored(signal)) ::sigaddset(&set, signal);
+    if (!has_to_be_ignored(signal)) ::sigaddset(&set, signal);
   }
   text::check_system(::sigprocmask(SIG_SETMASK, &set, nullptr), "sigprocmask");
   signals_ = os::FileDescriptor(text::check_system(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
@@ -238,7 +231,10 @@ void LaunchedJob::take_block(const Block& block) {
   rest.erase(0, size);
   if (block.kind != BlockKind::report)
     return write(block.kind == BlockKind::output ? STDOUT_FILENO : STDERR_FILENO, lines);
-  if (const auto report = report_in(lines, token_)) take_report(*report);
+  for (std::size_t begin = 0, end = 0; begin < lines.size(); begin = end + 1) {
+    end = lines.find('\n', begin);
+    if (const auto report = report_in(lines.substr(begin, end - begin), token_)) take_report(*report);
+  }
 }
 
 void LaunchedJob::write_rests() {
@@ -318,7 +314,7 @@ void LaunchedJob::read_signals() {
 void LaunchedJob::ask_to_stop(int signal) {
   const auto now = os::Clock::now();
   if (first_signal_ != 0) {
-    if (signal == SIGHUP || (signal == first_signal_ && now - asked_at_ < kLongestEcho)) return;
+    if (signal == SIGHUP || (signal == first_signal_ && now - asked_at_ < kSameRequest)) return;
     was_asked_twice_ = true;
     return end_engine("");
   }
@@ -358,7 +354,7 @@ void LaunchedJob::advance() {
   if (!deadline_ || os::Clock::now() < *deadline_) return;
   if (stage_ == Stage::running) {
     end_engine(attempt_.tasks.empty() ? name_of(launch_) + " has started syncrun on no node within " +
-                                            in_seconds(start_timeout(options_)) + " (--start-timeout), and was ended"
+                                            seconds_of(start_timeout(options_)) + " (--start-timeout), and was ended"
                                       : name_of(launch_) + " did not return, and was ended");
   } else {
     stage_ = Stage::killing;
@@ -390,7 +386,7 @@ void LaunchedJob::end_rest() {
 }
 
 void LaunchedJob::pause() {
-  const auto end = os::Clock::now() + kPause;
+  const auto end = os::Clock::now() + kPauseBeforeStart;
   while (first_signal_ == 0 && os::Clock::now() < end) {
     pollfd event{signals_.get(), POLLIN, 0};
     static_cast<void>(::poll(&event, 1, static_cast<int>(kTick.count())));

@@ -191,7 +191,9 @@ std::string name_of_node() noexcept {
 template <class Action>
 int with_last_word(const LastWord& last_word, Action&& action) {
   const auto fail = [&](int code, const std::exception& error) {
-    last_word.say({.exit_code = code, .message = name_of_node() + error.what()});
+    const auto longest_stay = last_word.is_launched() ? kTimeToSpeak : std::chrono::milliseconds(0);
+    last_word.say({.exit_code = code, .message = name_of_node() + error.what()}, longest_stay);
+    stay(longest_stay);  // an engine may drop what a task has printed right before its end
     return code;
   };
   try {

@@ -20,7 +20,7 @@ namespace syncrun::detail::master::command_line {
 namespace {
 
 /// What the mpirun of Open MPI reads at a time, and room for a head.
-constexpr std::size_t kMostBytes = 4096;
+constexpr std::size_t kOneRead = 4096;
 constexpr std::size_t kMostHead = 64;
 
 constexpr std::array kKinds{BlockKind::output, BlockKind::errors, BlockKind::report};
@@ -37,15 +37,6 @@ void await_empty(int pipe) {
   int bytes = 0;
   while (::ioctl(pipe, FIONREAD, &bytes) == 0 && bytes > 0 && os::Clock::now() < end)
     std::this_thread::sleep_for(kLook);
-}
-
-void write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const auto count = ::write(fd, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;  // nobody reads
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
 }
 
 }  // namespace
@@ -70,7 +61,7 @@ std::optional<Block> block_at(std::string_view text, std::string_view token) {
   block.kind = static_cast<BlockKind>(rest.front());
   rest.remove_prefix(1);
   if (std::find(kKinds.begin(), kKinds.end(), block.kind) == kKinds.end()) return std::nullopt;
-  if (!skip(" ") || !take_number(bytes) || !skip("\n") || bytes > kMostBytes) return std::nullopt;
+  if (!skip(" ") || !take_number(bytes) || !skip("\n") || bytes > kOneRead) return std::nullopt;
   if (rest.size() < bytes) return block;
   block.bytes = rest.substr(0, bytes);
   block.size = text.size() - rest.size() + bytes;
@@ -80,12 +71,21 @@ std::optional<Block> block_at(std::string_view text, std::string_view token) {
 std::string blocks_of(const std::string& token, int task, BlockKind kind, std::string_view text) {
   std::string blocks;
   while (!text.empty()) {
-    const std::string_view part = text.substr(0, kMostBytes - kMostHead);
+    const std::string_view part = text.substr(0, kOneRead - kMostHead);
     blocks.append(kBlockMark).append(token).append(" ").append(std::to_string(task)).append(" ");
     blocks.append(1, static_cast<char>(kind)).append(" ").append(std::to_string(part.size())).append("\n").append(part);
     text.remove_prefix(part.size());
   }
   return blocks;
+}
+
+void write_fully(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const auto count = ::write(fd, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;  // nobody reads
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
 }
 
 OutputRelay::OutputRelay(std::string token, int task) : token_(std::move(token)), task_(task) {
@@ -116,7 +116,7 @@ OutputRelay::~OutputRelay() {
   }
 }
 
-void OutputRelay::report(std::string_view line) { write_all(reports_.get(), line); }
+void OutputRelay::report(std::string_view line) { write_fully(reports_.get(), line); }
 
 void OutputRelay::run(os::StoppableThread& self) {
   while (!self.nap(std::chrono::nanoseconds(0))) pass_on_some(kNapMs);
@@ -129,13 +129,13 @@ bool OutputRelay::pass_on_some(int limit_ms) {
   if (::poll(events.data(), events.size(), limit_ms) <= 0) return false;
   bool did_something = false;
   for (std::size_t at = 0; at < events.size(); ++at) {
-    std::array<char, kMostBytes - kMostHead> bytes;
+    std::array<char, kOneRead - kMostHead> bytes;
     const auto count = sources_[at].is_open() ? ::read(sources_[at].get(), bytes.data(), bytes.size()) : -1;
     if (count == 0) sources_[at].reset();
     if (count <= 0) continue;
     did_something = true;
     await_empty(engine_.get());
-    write_all(engine_.get(), blocks_of(token_, task_, kKinds[at], {bytes.data(), static_cast<std::size_t>(count)}));
+    write_fully(engine_.get(), blocks_of(token_, task_, kKinds[at], {bytes.data(), static_cast<std::size_t>(count)}));
   }
   return did_something;
 }

@@ -35,6 +35,9 @@ std::optional<Block> block_at(std::string_view text, std::string_view token);
 /// A text as blocks, each at most as long as one read of the engine.
 std::string blocks_of(const std::string& token, int task, BlockKind kind, std::string_view text);
 
+/// Writes everything, unless nobody reads.
+void write_fully(int fd, std::string_view text);
+
 /// The task's side. Standard output and standard error of this process, and of those that it starts from now on, come here
 /// as long as this object lives.
 class OutputRelay {

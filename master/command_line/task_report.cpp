@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <random>
 
@@ -50,15 +49,6 @@ std::optional<std::string> from_word(std::string_view word) {
     word.remove_prefix(3);
   }
   return text;
-}
-
-void write_all(std::string_view text) {
-  while (!text.empty()) {
-    const auto count = ::write(STDERR_FILENO, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;  // nobody reads
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
 }
 
 }  // namespace
@@ -132,7 +122,7 @@ TaskReporter::TaskReporter(const std::string& token) : token_(token) {
 void TaskReporter::write(const TaskReport& report) const {
   const std::string line = report_line(token_, report);
   if (relay_) relay_->report(line);
-  else write_all(line);
+  else write_fully(STDERR_FILENO, line);
 }
 
 void TaskReporter::ended(const Conclusion& conclusion, std::chrono::milliseconds stay) const {
