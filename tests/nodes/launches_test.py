@@ -4,6 +4,7 @@
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -98,6 +99,13 @@ class Launches(ByLaunchers, OnHosts):
             job = self.job(launcher, ["exit", 7])
             self.assertEqual(job.finish(), 7, job.text)
             self.assertRegex(job.text, r"syncrun: the program exited with code 7$")
+
+    def test_input_goes_to_the_master(self):
+        for launcher in self.for_each_launcher():
+            job = self.job(launcher, ["input"], stdin=subprocess.PIPE)
+            job.process.stdin.write("x" * 10000)
+            job.process.stdin.close()
+            self.succeeds(job, "input 10000")
 
     def test_an_allocation_of_slurm_has_the_nodes_and_their_cores(self):
         if reason := engines.why_impossible("sbatch", *SRUN):
