@@ -322,7 +322,8 @@ void LaunchedJob::ask_to_stop(int signal) {
   asked_at_ = now;
   if (attempt_.tasks.empty()) return end_engine("");
   pass_on(signal);
-  if (options_.is_given("grace")) limit(options_.grace + kTimeToEnd);
+  const std::optional<milliseconds> grace = options_.grace;
+  if (options_.is_given("grace") && grace) limit(*grace + kTimeToEnd);
 }
 
 /// Gives a signal to the program, in the way that the engine offers.
