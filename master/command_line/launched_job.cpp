@@ -34,7 +34,8 @@ constexpr milliseconds kTimeAfterEnd{10'000};
 /// How long an engine may take to end its processes.
 constexpr milliseconds kTimeToEnd{5000};
 /// How long a node may take to answer before a restart.
-constexpr milliseconds kTimeToAnswer{10'000};
+constexpr milliseconds kTimeToAnswer{15'000};
+constexpr int kMostQuestions = 3;
 constexpr milliseconds kPauseBeforeStart{1000};
 /// A signal that comes again so soon is the same request.
 constexpr milliseconds kSameRequest{100};
@@ -467,20 +468,29 @@ std::set<std::string> LaunchedJob::hosts_that_answer() {
   const os::FileDescriptor nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
   const std::vector<std::string> question{task_command(options_, launch_, 0, "").front(), "--version"};
   std::map<pid_t, std::string> asked;
-  for (const std::string& host : launch_.hosts) {
+  std::map<std::string, int> times;
+  const auto ask = [&](const std::string& host) {
     const auto command = engine_command(launch_, 1, std::span(&host, 1), question);
     asked.emplace(start_program(command, nowhere.get(), nowhere.get(), false).pid, host);
-  }
+    ++times[host];
+  };
+  for (const std::string& host : launch_.hosts) ask(host);
   std::set<std::string> answers;
   const auto end = os::Clock::now() + kTimeToAnswer;
   while (!asked.empty() && first_signal_ == 0 && os::Clock::now() < end) {
     pollfd event{signals_.get(), POLLIN, 0};
     static_cast<void>(::poll(&event, 1, static_cast<int>(kTick.count())));
     read_signals();
+    std::vector<std::string> failed;
     for (auto each = asked.begin(); each != asked.end();) {
       const auto status = collect(each->first);
       if (status && *status == 0) answers.insert(each->second);
+      else if (status) failed.push_back(each->second);
       each = status ? asked.erase(each) : std::next(each);
+    }
+    // Several starts of Open MPI at a time may remove each other's temporary folders.
+    for (const std::string& host : failed) {
+      if (times[host] < kMostQuestions) ask(host);
     }
   }
   for (const auto& [pid, host] : asked) ::kill(pid, SIGTERM);
