@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of jobs on several hosts that start again after a failure, with the script of docs/nodes.md."""
+"""Tests of jobs on several hosts that start again after a failure, or after they were told to stop, with the script of
+docs/nodes.md."""
 
 import os
 import re
@@ -17,6 +18,8 @@ from nodes_test import OnHosts
 DOCS = hosts.HERE.parents[1] / "docs" / "nodes.md"
 EPOCHS = 4  # with one worker on each host: a busy machine takes seconds for an epoch
 END_LIMIT_S = 150
+STEPS = 300  # a step takes 0.2 s until the job starts again
+STEP = re.compile(r"step (\d+) (loss \S+)")
 LOSS = re.compile(r"epoch +(\d+)/\d+  (loss \S+  validation loss \S+)")
 
 
@@ -90,11 +93,11 @@ class Restarts(OnHosts):
 
     # ---- Slurm queues the job again
 
-    def submit(self, mpi, program, most=3):
+    def submit(self, mpi, program, most=3, more=()):
         script = self.write(script_of_docs("scontrol requeue"), {
-            "--nodes=4": "--nodes=3", "--cpus-per-task=9": "--cpus-per-task=2", "--mpi=pmix": f"--mpi={mpi}", "-lt 3": f"-lt {most}",
+            "--nodes=4": "--nodes=3", "--cpus-per-task=9": "--cpus-per-task=2", "--mpi=pmix": f"--mpi={mpi}", "-le 3": f"-le {most}",
             " syncrun --nodes 4 -n 8 ": f" {nodes_test.options.syncrun} --nodes 3 -n 1 ", "./program": program})  # fmt: skip
-        done = self.hosts.run("n1", ["sbatch", "--parsable", f"--output={self.output}", script])
+        done = self.hosts.run("n1", ["sbatch", "--parsable", f"--output={self.output}", f"--chdir={self.folder}", *more, script])
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout.strip()
 
@@ -148,6 +151,70 @@ class Restarts(OnHosts):
         time.sleep(2)
         self.assertEqual(self.state_of(number)["JobState"], "CANCELLED")
         self.check_nothing_left()
+
+    # ---- Slurm tells the job to stop
+
+    def check_that_it_goes_on(self, number, wanted, pattern=STEP):
+        """The job has saved after a step. It was queued again, and then has the losses of a run that nothing interrupts."""
+        state = self.await_end(number)
+        text = self.output.read_text()
+        self.assertEqual((state["JobState"], state["ExitCode"]), ("COMPLETED", "0:0"), text)
+        self.assertGreaterEqual(int(state["Restarts"]), 1, text)
+        self.assertRegex(text, r"going on after \w+ [1-9]")
+        self.assertEqual(pattern.findall(text), list(wanted.items()), text)  # nothing was done again
+        self.check_nothing_left()
+
+    def start_training(self, more=()):
+        """A training whose steps take long until it starts again. Returns the job and the losses that it must have."""
+        command = ["train", self.folder / "none", STEPS, 0]
+        job = self.job(ENGINES["openmpi"], command, workers=1)
+        self.succeeds(job)
+        wanted = dict(STEP.findall(job.text))
+        self.assertEqual(len(wanted), STEPS, job.text)
+        number = self.submit("pmix", f"{nodes_test.options.program} train {self.folder}/run {STEPS} 0.2", more=more)
+        self.await_output(r"step 2 ")
+        return number, wanted
+
+    def test_scancel_with_a_signal_lets_the_digits_save_and_go_on(self):
+        for mpi in self.for_each_slurm():
+            with self.subTest(mpi=mpi):
+                self.setUp()
+                wanted = self.wanted()
+                number = self.submit(mpi, self.digits())
+                self.await_output(r"epoch +1/")
+                self.hosts.run("n1", ["scancel", "--signal=TERM", number], check=True)
+                self.check_that_it_goes_on(number, wanted, LOSS)
+
+    def test_a_cancelled_job_has_saved_and_goes_on_when_the_user_queues_it_again(self):
+        """The last lines of its output may be missing: Slurm ends the script, and srun with it."""
+        self.for_each_slurm()
+        number, wanted = self.start_training()
+        self.hosts.run("n1", ["scancel", number], check=True)
+        self.assertEqual(self.await_end(number)["JobState"], "CANCELLED", self.output.read_text())
+        saved = re.search(r"\bstep\W+(\d+)", (self.folder / "run" / "latest" / "manifest.txt").read_text())
+        self.assertGreaterEqual(int(saved[1]), 2)
+        self.hosts.run("n1", ["scontrol", "requeue", number], check=True)
+        state = self.await_end(number)
+        text = self.output.read_text()
+        self.assertEqual((state["JobState"], state["Restarts"]), ("COMPLETED", "1"), text)
+        self.assertIn(f"going on after step {saved[1]}", text)
+        losses = dict(STEP.findall(text))
+        self.assertEqual(losses, {step: wanted[step] for step in losses}, text)
+        self.assertEqual(max(map(int, losses)), STEPS, text)
+
+    def test_a_preempted_job_saves_and_goes_on(self):
+        self.for_each_slurm()
+        number, wanted = self.start_training()
+        urgent = ["sbatch", "--partition=urgent", "--nodes=3", f"--output={self.folder}/urgent", "--wrap=echo urgent"]
+        self.hosts.run("n1", urgent, check=True)
+        self.check_that_it_goes_on(number, wanted)
+        self.assertEqual((self.folder / "urgent").read_text(), "urgent\n")
+
+    def test_a_job_saves_before_its_time_limit_and_goes_on(self):
+        """Slurm looks at the time every half a minute, and counts in minutes."""
+        self.for_each_slurm()
+        number, wanted = self.start_training(more=["--time=1", "--signal=TERM@50"])
+        self.check_that_it_goes_on(number, wanted)
 
 
 if __name__ == "__main__":
