@@ -388,7 +388,8 @@ auto make_doubled() { return Doubled(); }
 struct ShortInBetween : data::datasets::StatefulDataset<ShortInBetween, torch::Tensor> {
   torch::optional<torch::Tensor> get_batch(std::size_t) override {
     if (given == 3) return torch::nullopt;
-    return torch::full({++given == 2 ? 1 : 4}, given);
+    ++given;
+    return torch::full({given == 2 ? 1 : 4}, given);
   }
   Size size() const override { return torch::nullopt; }
   void reset() override { given = 0; }
