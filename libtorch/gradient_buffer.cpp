@@ -227,7 +227,7 @@ void BoundModule::check_range() const {
   }
 }
 
-bool BoundModule::is_trained(const BoundParameter& parameter) const noexcept {
+bool BoundModule::is_trained(const BoundParameter& parameter) const {
   return parameter.offset >= gradient_.first && parameter.end() <= gradient_.first + gradient_.elements;
 }
 

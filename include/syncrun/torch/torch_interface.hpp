@@ -50,7 +50,7 @@ struct BoundParameter {
   std::vector<std::int64_t> strides;  // of the tensor in the variable: a tensor that is channels last stays so
   std::vector<std::int64_t> sizes{};  // of the tensor when it was found
   std::int64_t id = 0;                // the same as long as the module has this tensor, with this shape
-  std::int64_t end() const noexcept { return offset + tensor.numel(); }
+  std::int64_t end() const { return offset + c10::multiply_integers(sizes); }
 };
 
 /// Elements of the flat vector of parameters, or of its gradient: float32 or float64.
@@ -218,7 +218,7 @@ class SYNCRUN_EXPORT BoundModule {
   void check_size(const FlatVector& params) const;
   void bind_params(const FlatVector& params, const std::optional<ParameterRange>& changed);
   void bind_gradient(const FlatVector& gradient, bool is_in_place);
-  bool is_trained(const BoundParameter& parameter) const noexcept;
+  bool is_trained(const BoundParameter& parameter) const;
   void check_range() const;
   void collect_gradient();
   void collect_in_place();
