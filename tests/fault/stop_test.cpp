@@ -1,6 +1,7 @@
 // A program that is told to stop ends by itself (stop_requested), and keeps its workers until then.
 
 #include <csignal>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,23 +15,23 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-enum class Front { nothing, syncrun };
+enum class Starter : std::uint8_t { nothing, syncrun };
 
 /// The program, with or without `syncrun` in front of it.
-class Stop : public testing::TestWithParam<Front> {
+class Stop : public testing::TestWithParam<Starter> {
  protected:
   void SetUp() override { ::setenv("SYNCRUN_NPROC_PER_NODE", "2", 1); }
   void TearDown() override { ::unsetenv("SYNCRUN_NPROC_PER_NODE"); }
 
-  static bool is_alone() { return GetParam() == Front::nothing; }
+  static bool is_alone() { return GetParam() == Starter::nothing; }
   static std::vector<std::string> command(const std::string& program) {
     if (is_alone()) return {"--program", program};
     return {own_binary(), "--program", program};
   }
   static std::string image() { return is_alone() ? own_binary() : ""; }
 };
-INSTANTIATE_TEST_SUITE_P(Of, Stop, testing::Values(Front::nothing, Front::syncrun),
-                         [](const auto& info) { return info.param == Front::nothing ? "Program" : "Syncrun"; });
+INSTANTIATE_TEST_SUITE_P(Of, Stop, testing::Values(Starter::nothing, Starter::syncrun),
+                         [](const auto& info) { return info.param == Starter::nothing ? "Program" : "Syncrun"; });
 
 /// The function listens before run(), and so in every process.
 TEST_P(Stop, IsRequestedByEachSignalAndTheProgramDecidesHowItEnds) {

@@ -483,7 +483,6 @@ TEST_P(LoaderBatches, OfAFaultyDataSetNameTheIndexAndTheProducer) {
   EXPECT_ERROR(epochs_of(whole, 1), function, "batch 3 of epoch 0 (indices 21, 22, 23, 24, 25, 26, 27): 23 is not");
 }
 
-auto make_nothing() { return Numbers().map(Stack<>()); }
 auto make_broken() -> decltype(Numbers()) { throw std::runtime_error("no such folder"); }
 auto make_negative_sampler() { return std::pair(Numbers(), DrawingSampler(0)); }
 

@@ -42,7 +42,7 @@ template <class... Passed>
 class BatchNormUpdate {
  public:
   /// The function that adds a batch.
-  using Add = Evaluation<void, Passed...>;
+  using Add = Evaluation<void, float, Passed...>;
 
   /// Syncrun calls this. A program calls update_bn().
   BatchNormUpdate(Add add, Function<void> finish) : add_(std::move(add)), finish_(std::move(finish)) {}

@@ -466,7 +466,7 @@ class Replica final {
   void add_statistics(Worker& worker, P... inputs, Local<const float, 1> params) {
     syncrun::detail::HandleAccess::make<Guard>(worker, detail::comm_in(inputs...), detail::BodyMemory::lasting)
         .run([&] {
-          bound_.bind_to_read(params.span());
+          bound_.bind_to_read(detail::FlatVector(params));
           const detail::StatisticsScope scope(*kept_.module());
           static_cast<void>(kLoss(kept_.net(), inputs...));
         });
