@@ -50,8 +50,8 @@ void update(CudaWorker& worker, const Rule& rule, P&& params, const G& gradient,
 /// them.
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CudaWorker& worker, const DeviceScalar<Rule>& rule, P&& params, const G& gradient, S&&... state) {
-  detail::update_on<Rule>(detail::HandleAccess::command_loop(worker), rule.data(), detail::UpdateWork::RulePlace::device,
-                    params, gradient, state...);
+  detail::update_on<Rule>(detail::HandleAccess::command_loop(worker), rule.data(),
+                          detail::UpdateWork::RulePlace::device, params, gradient, state...);
 }
 
 /// Makes the state vectors that a rule needs for these parameters: `auto [m, v] = state_for<Adam>(session, weights)`.

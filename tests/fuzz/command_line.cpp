@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzzing::expect(!options.command.empty() && options.command.size() < static_cast<std::size_t>(line.count()),
                   "a program to run, out of the arguments");
   fuzzing::expect(options.command.back() == line.pointers()[line.count() - 1], "the program's arguments are the last");
-  fuzzing::expect(options.grace.count() >= 0, "a grace period from 0");
+  fuzzing::expect(!options.grace || options.grace->count() >= 0, "a grace period from 0");
   check_environment(options);
   return 0;
 }

@@ -301,15 +301,18 @@ sr::Avg<float> scale_and_add(sr::CudaWorker& worker, sr::Comm& comm, sr::Scatter
   add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
   comm.all_reduce(std::span<float>(sum, 1), sr::Reduction::sum);
   fill(worker, values.data(), values.size(),
-       [sum, v = values.data(), factor = static_cast<const float*>(factor.data())] __device__(std::int64_t i) { return v[i] * *factor + *sum; });
+       [sum, v = values.data(), factor = static_cast<const float*>(factor.data())] __device__(std::int64_t i) {
+         return v[i] * *factor + *sum;
+       });
   return sr::Avg<float>::in_device_memory(values.data());
 }
 
 void crash_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::DeviceScalar<int> rank) {
-  fill(worker, values.data(), 1, [v = values.data(), rank = static_cast<const int*>(rank.data()), own = worker.rank()] __device__(std::int64_t) {
-    if (*rank == own) *reinterpret_cast<float*>(16) = 1;
-    return v[0];
-  });
+  fill(worker, values.data(), 1,
+       [v = values.data(), rank = static_cast<const int*>(rank.data()), own = worker.rank()] __device__(std::int64_t) {
+         if (*rank == own) *reinterpret_cast<float*>(16) = 1;
+         return v[0];
+       });
   comm.all_reduce(values, sr::Reduction::max);
 }
 

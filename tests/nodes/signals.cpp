@@ -12,7 +12,7 @@ namespace {
 
 volatile std::sig_atomic_t asked = 0;
 
-Sum<std::int64_t> sum_of_rows(CpuWorker&, Local<const double, 1> rows) {
+Sum<std::int64_t> sum_of_own_rows(CpuWorker&, Local<const double, 1> rows) {
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   double sum = 0;
   for (const double row : rows) sum += row;
@@ -63,7 +63,7 @@ bool run_signals(Session& session, const std::string& action, const Words& words
   constexpr int kRows = 1000;
   auto rows = session.shared<double, 1>("rows");
   rows.scatter(std::vector<double>(kRows, 1));
-  const auto f = session.function(sum_of_rows);
+  const auto f = session.function(sum_of_own_rows);
   if (action == "handle-signals") {
     for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2})
       std::signal(signal, [](int number) { asked = number; });

@@ -165,9 +165,7 @@ struct Parameter<DeviceScalar<T>> {
   static constexpr ArgumentType type{ArgumentKind::device_scalar, DType::uint8, Reduction::sum, 0, sizeof(T)};
   using Passed = T;
   static void add(CallBuilder& call, const Passed& value) { call.add_value(&value, sizeof(T)); }
-  static DeviceScalar<T> bind(WorkerCall& call, std::size_t i) {
-    return DeviceScalar<T>(call.scalar(i));
-  }
+  static DeviceScalar<T> bind(WorkerCall& call, std::size_t i) { return DeviceScalar<T>(call.scalar(i)); }
 };
 
 template <>
