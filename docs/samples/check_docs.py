@@ -11,7 +11,7 @@ block of output under one that names the command it was printed by:
 
 and a block of differences under one that names two files, and maybe which of their differences:
 
-    <!-- diff: demos/a.cpp demos/b.cpp [2-4] -->  what becomes of a.cpp in b.cpp, from the second to the fourth place
+    <!-- diff: demos/a.cpp demos/b.cpp [2-4,7] -->  what becomes of a.cpp in b.cpp, at the second to fourth place and the 7th
 
 usage: check_docs.py ROOT code                    every block is its sample's text, or its difference; every relative link leads somewhere
        check_docs.py ROOT outputs FILE BIN [SYNCRUN]
@@ -61,8 +61,8 @@ def difference(root: Path, what: str) -> str:
     text = "".join(list(difflib.unified_diff(*lines, n=0))[2:])
     hunks = re.split(r"^@@ .*\n", text, flags=re.MULTILINE)[1:]
     if places:
-        first, _, last = places[0].strip("[]").partition("-")
-        hunks = hunks[int(first) - 1 : int(last or first)]
+        ranges = [place.partition("-") for place in places[0].strip("[]").split(",")]
+        hunks = [hunk for first, _, last in ranges for hunk in hunks[int(first) - 1 : int(last or first)]]
     if not hunks:
         raise ValueError(f"{old} and {new} do not differ there")
     return "...\n".join(hunks)
