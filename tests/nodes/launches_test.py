@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -161,6 +162,18 @@ class Launches(ByLaunchers, OnHosts):
             self.succeeds(job, "as expected")
             whole = re.findall(r"^\[n\d, rank \d\] line \d{6} 0{20,60}$", job.text, re.MULTILINE)
             self.assertEqual(len(whole), 6 * count)
+
+    def test_the_program_saves_after_each_signal(self):
+        for launcher in self.for_each_launcher():
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+                folder = self.hosts.folder / "checkpoint"
+                shutil.rmtree(folder, ignore_errors=True)
+                job = self.job(launcher, ["stop", folder])
+                job.await_line("it goes on")
+                os.kill(self.hosts.pids("n1", f"{self.options.syncrun} --launcher")[0], number)
+                job.await_line("^saved")
+                self.assertEqual(job.finish(), 0, (number.name, job.text))
+                self.check_nothing_left()
 
     def test_a_signal_that_ends_the_program_is_no_success(self):
         for launcher in self.for_each_launcher():
