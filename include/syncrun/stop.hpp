@@ -40,8 +40,8 @@ SYNCRUN_EXPORT void request_stop() noexcept;
 template <std::invocable<int> F>
 void on_stop(F callback) {
   auto owner = std::make_unique<F>(std::move(callback));
-  detail::call_at_stop([](void* callable, int signal) { (*static_cast<F*>(callable))(signal); }, owner.get());
-  static_cast<void>(owner.release());
+  const auto call = [](void* callable, int signal) { (*std::unique_ptr<F>(static_cast<F*>(callable)))(signal); };
+  if (detail::call_at_stop(call, owner.get())) static_cast<void>(owner.release());
 }
 
 }  // namespace syncrun

@@ -83,8 +83,10 @@ void call_when_stopped(void (*call)(void*, int), void* callable) {
 
 }  // namespace
 
-void call_at_stop(void (*call)(void*, int), void* callable) {
-  if (listen_to_stops()) os::start_thread(call_when_stopped, call, callable).detach();
+bool call_at_stop(void (*call)(void*, int), void* callable) {
+  if (!listen_to_stops()) return false;
+  os::start_thread(call_when_stopped, call, callable).detach();
+  return true;
 }
 
 }  // namespace detail

@@ -98,9 +98,9 @@ struct Program {
 /// Runs the program. Converts an exception into a message and an exit code. Throws nothing.
 SYNCRUN_EXPORT int run_master(int argc, char** argv, const Program& program);
 
-/// The code behind on_stop(). Calls `call(callable, signal)` once, in a thread of its own. The callable stays until the
-/// process ends.
-SYNCRUN_EXPORT void call_at_stop(void (*call)(void* callable, int signal), void* callable);
+/// The code behind on_stop(). Returns true if `call(callable, signal)` is called once, in a thread of its own. `call` then
+/// owns the callable. Returns false in a worker.
+SYNCRUN_EXPORT bool call_at_stop(void (*call)(void* callable, int signal), void* callable);
 
 /// Starts the workers and waits until all are ready. Throws as Session's constructor.
 SYNCRUN_EXPORT std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
