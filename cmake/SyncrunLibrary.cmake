@@ -28,6 +28,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/cuda_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/data.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/batch.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/batch_iterator.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/body.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp

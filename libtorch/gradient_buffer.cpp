@@ -346,8 +346,8 @@ Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& ca
   return result_of(loss);
 }
 
-/// Where the backward pass starts: at the loss, or if it is scaled, at the loss times the factor and the scale. In float16,
-/// the product could be infinite.
+/// The tensor at which the backward pass starts: the loss, or the loss times the factor and the scale. The product is not
+/// computed in float16, where it could be infinite.
 ::torch::Tensor BoundModule::scaled(const ::torch::Tensor& loss, const BackwardCall& call, double factor) const {
   if (call.scale == nullptr) return loss;
   const auto type = loss.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;

@@ -79,7 +79,7 @@ std::uint64_t mix(std::uint64_t value) {
 
 // ---- random numbers -----------------------------------------------------------------------------------------------
 
-// No other thread draws numbers when these functions run.
+// Data sets with threads of their own, such as ChunkDataset, may draw numbers meanwhile. loader() says so.
 void seed_cpu(std::uint64_t seed) { at::Generator(at::detail::getDefaultCPUGenerator()).set_current_seed(seed); }
 
 void seed_place(std::uint64_t seed, SeedOf what, std::int64_t epoch, std::int64_t place) {

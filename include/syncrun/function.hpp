@@ -236,15 +236,9 @@ class Replicated {
 
 namespace detail {
 
-template <class R, class List>
-struct FunctionOf;
-template <class R, class... Passed>
-struct FunctionOf<R, TypeList<Passed...>> {
-  using type = Function<R, Passed...>;
-};
 template <class Pointer>
 using FunctionFor =
-    typename FunctionOf<typename BodyTraits<Pointer>::ResultType, typename BodyTraits<Pointer>::Sig::Passed>::type;
+    Listed<Function, typename BodyTraits<Pointer>::Sig::Passed, typename BodyTraits<Pointer>::ResultType>;
 
 }  // namespace detail
 }  // namespace syncrun

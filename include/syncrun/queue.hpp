@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "syncrun/detail/batch.hpp"
+#include "syncrun/detail/batch_iterator.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/master_interface.hpp"
 #include "syncrun/producer.hpp"
@@ -60,30 +61,7 @@ class BatchQueue {
   void close() { detail::close_queue(held()); }
 
   /// An input iterator over the remaining batches. A program can iterate over the batches only once.
-  class Iterator {
-   public:
-    using value_type = Batch;
-    using difference_type = std::ptrdiff_t;
-    using iterator_concept = std::input_iterator_tag;
-    Iterator() = default;
-    /// Takes the first batch out of the queue, as next() does.
-    explicit Iterator(BatchQueue& queue) : queue_(&queue), batch_(queue.next()) {}
-    /// The present batch.
-    const Batch& operator*() const noexcept { return *batch_; }
-    /// A member of the present batch.
-    const Batch* operator->() const noexcept { return &*batch_; }
-    Iterator& operator++() {
-      batch_.reset();  // before next(), because the producer may wait for the memory of this batch
-      batch_ = queue_->next();
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    friend bool operator==(const Iterator& at, std::default_sentinel_t) noexcept { return !at.batch_; }
-
-   private:
-    BatchQueue* queue_ = nullptr;
-    std::optional<Batch> batch_;
-  };
+  using Iterator = detail::BatchIterator<BatchQueue, Batch>;
   Iterator begin() { return Iterator(*this); }
   std::default_sentinel_t end() const noexcept { return {}; }
 

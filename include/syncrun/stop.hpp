@@ -14,8 +14,8 @@
 
 namespace syncrun {
 
-/// The exit code of a program that was told to stop, has saved its state, and wants to be started again. It is EX_TEMPFAIL
-/// of sysexits.h. The batch script in docs/nodes.md lets Slurm queue the job again after this code.
+/// The exit code for this case: the program was told to stop, has saved its state, and asks the scheduler to start it again.
+/// It is EX_TEMPFAIL of sysexits.h. The batch script in docs/nodes.md lets Slurm queue the job again after this code.
 inline constexpr int kRequeueExitCode = 75;
 
 /// Returns true once SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 has come to the program, or request_stop() was called. The first

@@ -262,7 +262,7 @@ struct TrainStepOf;
 template <UpdateRule Rule, class Pointer, class Body, class... Own>
 struct TrainStepOf<Rule, Pointer, Body, TypeList<Own...>> {
   using R = typename BodyTraits<Pointer>::ResultType;
-  using Inner = typename FunctionOf<R, typename Body::Sig::Passed>::type;
+  using Inner = Listed<Function, typename Body::Sig::Passed, R>;
   using type = TrainStep<Rule, typename Body::T, R, Inner, Own...>;
 };
 

@@ -235,8 +235,8 @@ bool LatestFolder::open(const std::string& name) {
 /// A save that removes the folder takes its name first. Where no lock holds that save back, the link may still lead there:
 /// a third save may have set it back for a moment.
 bool LatestFolder::is_replaced() const {
-  struct stat opened {
-  }, found{};
+  struct stat opened {};
+  struct stat found {};
   const bool is_in_place = ::fstat(save_.fd.get(), &opened) == 0 &&
                            ::fstatat(root_.fd.get(), target_.c_str(), &found, 0) == 0 &&
                            opened.st_dev == found.st_dev && opened.st_ino == found.st_ino;

@@ -11,10 +11,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "common/os/environment.hpp"
 #include "common/os/executable.hpp"
+#include "common/os/stop_signals.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/log.hpp"
 #include "common/text/numbers.hpp"
@@ -26,7 +28,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::array kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+constexpr std::array kEndSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
 /// An engine that has not returned this long after a task has failed, or after all have ended well, is ended.
 constexpr milliseconds kTimeAfterFailure{2000};
@@ -37,8 +39,6 @@ constexpr milliseconds kTimeToEnd{5000};
 constexpr milliseconds kTimeToAnswer{15'000};
 constexpr int kMostQuestions = 3;
 constexpr milliseconds kPauseBeforeStart{1000};
-/// A signal that comes again so soon is the same request.
-constexpr milliseconds kSameRequest{100};
 /// The longest wait for the rest of a line, which may be a question to the user.
 constexpr milliseconds kTick{200};
 
@@ -124,7 +124,7 @@ void LaunchedJob::take_signals() {
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGCHLD);
   for (const int signal : {SIGUSR1, SIGUSR2}) ::sigaddset(&set, signal);
-  for (const int signal : kStopSignals) {
+  for (const int signal : kEndSignals) {
     if (!has_to_be_ignored(signal)) ::sigaddset(&set, signal);
   }
   text::check_system(::sigprocmask(SIG_SETMASK, &set, nullptr), "sigprocmask");
@@ -141,6 +141,7 @@ void LaunchedJob::run_once(int restart) {
   attempt_.began = os::Clock::now();
   stage_ = Stage::running;
   deadline_.reset();
+  messengers_.clear();
   partial_.clear();
   rests_.clear();
   const os::FileDescriptor their_output = make_pipe(output_);
@@ -245,14 +246,17 @@ void LaunchedJob::write_rests() {
   }
 }
 
-/// Goes on reading signals if the reader of the output is slow.
+/// Signals and limits count also while the reader of the output is slow.
 void LaunchedJob::write(int fd, std::string_view text) {
   constexpr std::size_t kSurelyWritten = 4096;  // PIPE_BUF
   while (!text.empty() && !was_asked_twice_) {
     std::array<pollfd, 2> events{{{fd, POLLOUT, 0}, {signals_.get(), POLLIN, 0}}};
     static_cast<void>(::poll(events.data(), events.size(), static_cast<int>(kTick.count())));
     if (events[1].revents != 0) read_signals();
-    if (events[0].revents == 0) continue;
+    if (events[0].revents == 0) {
+      advance();
+      continue;
+    }
     const auto count = ::write(fd, text.data(), std::min(text.size(), kSurelyWritten));
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count <= 0) return;  // nobody reads
@@ -315,7 +319,7 @@ void LaunchedJob::read_signals() {
 void LaunchedJob::ask_to_stop(int signal) {
   const auto now = os::Clock::now();
   if (first_signal_ != 0) {
-    if (signal == SIGHUP || (signal == first_signal_ && now - asked_at_ < kSameRequest)) return;
+    if (signal == SIGHUP || (signal == first_signal_ && now - asked_at_ < os::longest_echo(signal))) return;
     was_asked_twice_ = true;
     return end_engine("");
   }
@@ -338,7 +342,7 @@ void LaunchedJob::pass_on(int signal) {
   const std::string& job = attempt_.tasks.begin()->second.job;
   const std::string name = signal == SIGINT ? "--signal=INT" : "--signal=TERM";
   try {
-    start_program({"scancel", name, job}, -1, -1, false);
+    messengers_.push_back(start_program({"scancel", name, job}, -1, -1, false).pid);
   } catch (const Error&) {
     end_engine("");
   }
@@ -347,8 +351,15 @@ void LaunchedJob::pass_on(int signal) {
 // ---- the end --------------------------------------------------------------------------------------------------
 
 void LaunchedJob::advance() {
+  for (auto each = messengers_.begin(); each != messengers_.end();) {
+    const auto status = collect(*each);
+    if (status && *status != 0 && !has_ended(0))
+      end_engine("scancel could not tell the job to stop, so srun was ended");
+    each = status ? messengers_.erase(each) : std::next(each);
+  }
   if (!attempt_.wait_status) attempt_.wait_status = collect(engine_.pid);
-  descendants_.reap(attempt_.wait_status ? -1 : engine_.pid);
+  // reap() would drop how the messengers have ended.
+  if (messengers_.empty()) descendants_.reap(attempt_.wait_status ? -1 : engine_.pid);
   if (attempt_.wait_status) {
     stage_ = Stage::over;
     return;

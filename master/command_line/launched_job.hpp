@@ -92,6 +92,7 @@ class LaunchedJob {
   std::string partial_;                                     // the beginning of a line
   std::map<std::pair<int, BlockKind>, std::string> rests_;  // of blocks, by task and kind: the beginnings of lines
   process::SpawnedProcess engine_;
+  std::vector<pid_t> messengers_;  // that tell Slurm to send a signal
   Stage stage_ = Stage::running;
   Attempt attempt_;
   std::optional<os::Clock::time_point> deadline_;  // of the stage

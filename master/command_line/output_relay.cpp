@@ -112,7 +112,8 @@ OutputRelay::OutputRelay(std::string token, int task) : token_(std::move(token))
 OutputRelay::~OutputRelay() {
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(engine_.get(), fd);
   thread_.reset();
-  while (pass_on_some(0)) {
+  const auto end = os::Clock::now() + kLongestWait;
+  while (pass_on_some(0) && os::Clock::now() < end) {
   }
 }
 

@@ -216,6 +216,16 @@ inline constexpr bool kMayReplay = !Parameter<P>::is_passed || kSeesMemory<P>;
 template <class... P>
 struct TypeList {};
 
+/// Made<First..., P...> of a TypeList<P...>.
+template <template <class...> class Made, class List, class... First>
+struct OfList;
+template <template <class...> class Made, class... P, class... First>
+struct OfList<Made, TypeList<P...>, First...> {
+  using type = Made<First..., P...>;
+};
+template <template <class...> class Made, class List, class... First>
+using Listed = typename OfList<Made, List, First...>::type;
+
 template <class List, class... P>
 struct PassedOnly;
 template <class... Kept>

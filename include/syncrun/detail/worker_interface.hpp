@@ -142,8 +142,8 @@ SYNCRUN_EXPORT void* scratch_bytes(CommandLoop& core, std::size_t bytes);
 /// and in later calls.
 enum class Capture : std::uint8_t { required, if_possible };
 
-/// Where the value of a DeviceScalar is during a call. `host` need not be aligned. `is_captured` says whether the body's
-/// work is being captured as a CUDA graph.
+/// The places of a DeviceScalar's value during a call. `host` may be unaligned. `is_captured` is true while a CUDA graph
+/// captures the work of the body.
 struct ScalarPlaces {
   const void* device;
   const void* host;

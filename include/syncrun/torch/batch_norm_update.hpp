@@ -62,15 +62,6 @@ class BatchNormUpdate {
   Function<void> finish_;
 };
 
-namespace detail {
-template <class List>
-struct BatchNormUpdateOf;
-template <class... Passed>
-struct BatchNormUpdateOf<syncrun::detail::TypeList<Passed...>> {
-  using type = BatchNormUpdate<Passed...>;
-};
-}  // namespace detail
-
 /// Recomputes the running statistics of BatchNorm with other parameters, as torch.optim.swa_utils.update_bn does. Those
 /// that a training leaves do not fit averaged weights:
 ///
@@ -87,7 +78,7 @@ auto update_bn(Session& session, const Replicated<Replica<Net>>& net, const Shar
   static_assert(!std::is_same_v<Net, ::torch::jit::Module>,
                 "update_bn cannot change the momentum of a module of TorchScript");
   using Bodies = detail::StatisticsBodies<kLoss, Net, decltype(kLoss)>;
-  using Made = typename detail::BatchNormUpdateOf<typename Bodies::Passed>::type;
+  using Made = syncrun::detail::Listed<BatchNormUpdate, typename Bodies::Passed>;
   session.function(&Replica<Net>::template reset_statistics<CpuWorker>,
                    &Replica<Net>::template reset_statistics<CudaWorker>, net, "update_bn")();
   return Made(typename Made::Add(session.function(Bodies::template add<CpuWorker>(), Bodies::template add<CudaWorker>(),

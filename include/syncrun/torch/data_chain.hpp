@@ -82,7 +82,7 @@ auto& transform_of(Map& map) {
 
 // ---- one example, one batch ---------------------------------------------------------------------------------------
 
-/// Where a batch is.
+/// The place of a batch in the training.
 struct BatchPlace {
   std::uint64_t seed;
   LoaderPosition position;

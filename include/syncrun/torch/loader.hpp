@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "syncrun/detail/batch.hpp"
+#include "syncrun/detail/batch_iterator.hpp"
 #include "syncrun/detail/construct.hpp"
 #include "syncrun/detail/fields.hpp"
 #include "syncrun/detail/names.hpp"
@@ -70,30 +71,7 @@ class Loader {
   void close() { queue_.close(); }
 
   /// An input iterator over the remaining batches of an epoch.
-  class Iterator {
-   public:
-    using value_type = Batch;
-    using difference_type = std::ptrdiff_t;
-    using iterator_concept = std::input_iterator_tag;
-    Iterator() = default;
-    /// Takes the next batch, as next() does.
-    explicit Iterator(Loader& loader) : loader_(&loader), batch_(loader.next()) {}
-    /// The present batch.
-    const Batch& operator*() const noexcept { return *batch_; }
-    /// A member of the present batch.
-    const Batch* operator->() const noexcept { return &*batch_; }
-    Iterator& operator++() {
-      batch_.reset();  // before next(), because the producer may wait for the memory of this batch
-      batch_ = loader_->next();
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    friend bool operator==(const Iterator& at, std::default_sentinel_t) noexcept { return !at.batch_; }
-
-   private:
-    Loader* loader_ = nullptr;
-    std::optional<Batch> batch_;
-  };
+  using Iterator = syncrun::detail::BatchIterator<Loader, Batch>;
   Iterator begin() { return Iterator(*this); }
   std::default_sentinel_t end() const noexcept { return {}; }
 
@@ -404,9 +382,9 @@ FoundData look_at_data(const LoaderOptions& options, Arguments... arguments) {
 /// A generator that an object keeps would make batches depend on LoaderOptions::processes. A data set with threads of its
 /// own, such as ChunkDataset, gives the same batches again only with one preloader and without random transforms.
 ///
-/// Where a loader continues (LoaderOptions::start), it asks the sampler again for the batches before. It calls reset() of
-/// a stateful data set once, so this must not depend on earlier epochs, and reads and drops the batches before. A stream
-/// is read from its beginning, which may take longer than the queue's timeout.
+/// A loader with LoaderOptions::start asks the sampler for the earlier batches again, and drops them. It calls reset() of
+/// a stateful data set once. So reset() must not depend on earlier epochs. The loader reads a stream from its beginning,
+/// which may take longer than the queue's timeout.
 ///
 /// The master calls the factory too, looks at the first example or batch, and destroys the data set. Throws Error:
 /// usage (options, types or shapes do not fit), function (the data set failed), and the errors of Session::producers.

@@ -84,16 +84,6 @@ class ScaledStep {
   bool was_skipped_ = false;
 };
 
-namespace detail {
-template <class List>
-struct ScaledStepOf;
-template <class... Passed>
-struct ScaledStepOf<syncrun::detail::TypeList<Passed...>> {
-  template <class Step, class Rule>
-  using type = ScaledStep<Step, Rule, Passed...>;
-};
-}  // namespace detail
-
 /// Makes a train step for parameters or computations in float16, whose small gradients would become 0. The backward pass
 /// starts at the loss times a scale, and the step divides the gradient by it. If the gradient is not finite because the
 /// scale was too large, the step is skipped on all ranks. `options` are those of train_step(), and groups, clipping and
@@ -128,8 +118,7 @@ auto scaled_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
   using Bodies = detail::BodiesOf<kLoss, Net, T>;
   auto step = syncrun::train_step<Rule>(session, Bodies::template scaled<CpuWorker>(), Bodies::cuda_scaled(), net,
                                         params, chosen);
-  using Step = decltype(step);
-  using Made = typename detail::ScaledStepOf<typename Bodies::Passed>::template type<Step, Rule>;
+  using Made = syncrun::detail::Listed<ScaledStep, typename Bodies::Passed, decltype(step), Rule>;
   return Made(std::move(step), scaling);
 }
 

@@ -23,9 +23,9 @@
 
 namespace syncrun::libtorch {
 
-/// Returns the elements of a submodule, or of one parameter, in the variable that parameters() returns: "generator" has
-/// all parameters "generator.*". For TrainStepOptions::range. Throws Error (usage) if there is none, or if they are not
-/// next to each other, because other parameters are registered between them.
+/// Returns the place of a submodule, or of one parameter, in the variable that parameters() returns. The submodule
+/// "generator" has all parameters "generator.*". TrainStepOptions::range takes the result. Throws Error (usage) if the
+/// module has no such parameters, or if other parameters are registered between them.
 template <class Net>
 ParameterRange range_of(Session& session, const Replicated<Replica<Net>>& net, std::string_view network) {
   ParameterRange range{-1, -1};
@@ -79,16 +79,6 @@ class StagedStep {
   Steps steps_;
 };
 
-namespace detail {
-template <class List>
-struct StagedStepOf;
-template <class... Passed>
-struct StagedStepOf<syncrun::detail::TypeList<Passed...>> {
-  template <class Steps, class Rules>
-  using type = StagedStep<Steps, Rules, Passed...>;
-};
-}  // namespace detail
-
 /// Makes a step that trains several networks of one module, from a loss function that returns a StagedLoss:
 ///
 ///   auto step = lt::staged_step<gan_loss, sr::Adam, sr::Adam>(session, net, params, {{"discriminator"}, {"generator"}});
@@ -116,8 +106,7 @@ auto staged_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
     return std::tuple{syncrun::train_step<Rules>(session, Bodies::template stage<I, CpuWorker>(),
                                                  Bodies::template stage<I, CudaWorker>(), net, params, options[I])...};
   }(std::make_index_sequence<kStages>{});
-  using Steps = decltype(steps);
-  using Made = typename detail::StagedStepOf<typename Bodies::Passed>::template type<Steps, std::tuple<Rules...>>;
+  using Made = syncrun::detail::Listed<StagedStep, typename Bodies::Passed, decltype(steps), std::tuple<Rules...>>;
   return Made(std::move(steps));
 }
 

@@ -88,8 +88,8 @@ struct BackwardCall {
   /// What has changed in the vector of parameters since the module was bound to it before: all, or in a later stage of a
   /// step, what the stage before has updated. Graphs of that stage may refer to all others.
   std::optional<ParameterRange> changed{};
-  /// Of a scaled loss: the factor, in host memory or on a CUDA device in device memory. Otherwise null. The gradient is
-  /// then that of a sum.
+  /// The factor of a scaled loss, in the memory of the device. Null without scaling. A scaled loss has the gradient of a
+  /// sum.
   const float* scale = nullptr;
 };
 

@@ -389,15 +389,6 @@ class Evaluation {
   Shared<T, 1> params_;
 };
 
-namespace detail {
-template <class R, class T, class List>
-struct EvaluationOf;
-template <class R, class T, class... Passed>
-struct EvaluationOf<R, T, syncrun::detail::TypeList<Passed...>> {
-  using type = Evaluation<R, T, Passed...>;
-};
-}  // namespace detail
-
 /// Makes an evaluation: a call of the loss with the module in evaluation mode, and without gradients. The function may
 /// also return a struct of outputs in place of a loss:
 ///
@@ -409,7 +400,7 @@ struct EvaluationOf<R, T, syncrun::detail::TypeList<Passed...>> {
 template <auto kLoss, Replay kReplay = Replay::if_possible, class Net, class T>
 auto evaluation(Session& session, const Replicated<Replica<Net>>& net, const Shared<T, 1>& params) {
   using Bodies = detail::BodiesOf<kLoss, Net, T>;
-  using Made = typename detail::EvaluationOf<typename Bodies::Result, T, typename Bodies::Passed>::type;
+  using Made = syncrun::detail::Listed<Evaluation, typename Bodies::Passed, typename Bodies::Result, T>;
   return Made(session.function(Bodies::template evaluate<kReplay, CpuWorker>(),
                                Bodies::template cuda_evaluate<kReplay>(), net, syncrun::detail::function_name<kLoss>()),
               params);
