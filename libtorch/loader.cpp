@@ -111,16 +111,13 @@ std::string text_of_place(const LoaderPosition& place, std::span<const std::size
   return text + (indices.size() > kNamed ? ", ...)" : ")");
 }
 
-void rethrow_of_data(const std::string& where) {
-  try {
-    throw;
-  } catch (const Error& error) {
-    throw Error(error.kind(), where + ": " + error.what());
-  } catch (const c10::Error& error) {
-    throw Error(ErrorKind::function, where + ": " + error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    throw Error(ErrorKind::function, where + ": " + error.what());
-  }
+// `error` is passed, and not thrown again here: a program that was linked with a C++ library of its own has its own list of
+// exceptions that are being handled, which this library does not see.
+void fail_at(const std::string& where, const std::exception& error) {
+  const auto* const own = dynamic_cast<const Error*>(&error);
+  const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
+  throw Error(own != nullptr ? own->kind() : ErrorKind::function,
+              where + ": " + (torch_error != nullptr ? torch_error->what_without_backtrace() : error.what()));
 }
 
 // ---- arrays of a batch --------------------------------------------------------------------------------------------

@@ -94,8 +94,8 @@ template <class Where, class Code>
 decltype(auto) with_place(const Where& where, const Code& code) {
   try {
     return code();
-  } catch (const std::exception&) {
-    rethrow_of_data(where());
+  } catch (const std::exception& error) {
+    fail_at(where(), error);
   }
 }
 

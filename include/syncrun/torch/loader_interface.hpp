@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -70,8 +71,8 @@ SYNCRUN_EXPORT std::string text_of_place(const LoaderPosition& place);
 SYNCRUN_EXPORT std::string text_of_place(const LoaderPosition& place, std::size_t index);
 /// The same with the indices of a batch.
 SYNCRUN_EXPORT std::string text_of_place(const LoaderPosition& place, std::span<const std::size_t> indices);
-/// Throws the present exception as an Error that begins with `where`.
-[[noreturn]] SYNCRUN_EXPORT void rethrow_of_data(const std::string& where);
+/// Throws an exception as an Error that begins with `where`.
+[[noreturn]] SYNCRUN_EXPORT void fail_at(const std::string& where, const std::exception& error);
 
 // ---- random numbers -----------------------------------------------------------------------------------------------
 
