@@ -17,9 +17,11 @@
 #include <string_view>
 #include <utility>
 
+#include "common/os/capture_listener.hpp"
 #include "common/os/gpu_allocators.hpp"
 #include "common/os/libraries.hpp"
 #include "common/os/part_version.hpp"
+#include "libtorch/cuda/generator_capture.hpp"
 #include "libtorch/cuda/kernel_calls.hpp"
 #include "libtorch/cuda_part.hpp"
 #include "syncrun/error.hpp"
@@ -187,9 +189,14 @@ class Part final : public CudaPart {
     check_cudnn();
     check_nccl();
     register_allocator(c10::cuda::current_device());
+    generators_ = make_generator_capture(c10::cuda::current_device());
+    syncrun::detail::os::capture_listener() = generators_.get();
   }
   void note_waiting(bool waits) noexcept override { is_worker_waiting = waits; }
   GpuOperations& operations() override { return gpu_operations(); }
+
+ private:
+  std::unique_ptr<syncrun::detail::os::CaptureListener> generators_;
 };
 
 }  // namespace

@@ -147,7 +147,7 @@ std::string Recordings::record_if_possible(Recording& recording, const Work& wor
   if (first_failed != own_rank) return {};
   return "a replayable function runs without a CUDA graph from now on, which is slower, because its work could not be "
          "captured: " +
-         why_not + ". Its body must not wait for the device, or draw random numbers on it";
+         why_not + ". Its body must not wait for the device, or seed a generator of random numbers";
 }
 
 void Recordings::record(Recording& recording, const Work& work) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/os/capture_listener.hpp"
 #include "worker/devices/cuda/cuda_memory.hpp"
 #include "worker/devices/cuda/graph_memsets.hpp"
 
@@ -15,20 +16,25 @@ namespace syncrun::detail::worker::devices::cuda {
 
 class CudaGraph final : public DeviceGraph {
  public:
-  /// `held` is memory that the work of the graph writes to and that nothing else refers to.
-  CudaGraph(GraphExec exec, std::set<CudaGraph*>& all, std::vector<HeldBlock> held)
-      : all_(all), held_(std::move(held)), exec_(std::move(exec)) {
+  /// `held` is memory that the work of the graph writes to and that nothing else refers to. `before_launch` may be null.
+  CudaGraph(GraphExec exec, std::set<CudaGraph*>& all, std::vector<HeldBlock> held,
+            std::unique_ptr<os::BeforeLaunch> before_launch)
+      : all_(all), held_(std::move(held)), before_launch_(std::move(before_launch)), exec_(std::move(exec)) {
     all_.insert(this);
   }
   ~CudaGraph() override { all_.erase(this); }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
-  cudaGraphExec_t exec() const noexcept { return exec_.get(); }
+  void launch(StreamView stream) const {
+    if (before_launch_) before_launch_->prepare(stream);
+    check_cuda(cudaGraphLaunch(exec_.get(), stream), "cudaGraphLaunch");
+  }
   void end() noexcept { exec_.reset(); }
 
  private:
   std::set<CudaGraph*>& all_;
   std::vector<HeldBlock> held_;  // outlives exec_
+  std::unique_ptr<os::BeforeLaunch> before_launch_;
   GraphExec exec_;
 };
 
@@ -39,6 +45,7 @@ class CudaGraphs final : public GraphRecorder {
   CudaGraphs(CudaMemory& memory, NcclComm* const& comm) noexcept : memory_(memory), comm_(comm) {}
 
   void begin_capture() override {
+    if (auto* const listener = os::capture_listener()) listener->begin_capture();
     // Relaxed mode, because libraries may allocate memory for a new shape.
     check_cuda(cudaStreamBeginCapture(memory_.stream(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
     memory_.begin_hold();
@@ -56,19 +63,22 @@ class CudaGraphs final : public GraphRecorder {
                       "). Its body must not wait for the stream, and what it puts elsewhere must come back to it",
                   static_cast<int>(code));
     }
-    return std::make_unique<CudaGraph>(instantiate(graph), all_, std::move(held));
+    GraphExec exec = instantiate(graph);
+    auto* const listener = os::capture_listener();
+    return std::make_unique<CudaGraph>(std::move(exec), all_, std::move(held),
+                                       listener == nullptr ? nullptr : listener->end_capture());
   }
   void abandon_capture() noexcept override {
-    if (!memory_.is_holding()) return;
-    const std::vector<HeldBlock> held = memory_.end_hold();
-    cudaGraph_t captured = nullptr;
-    static_cast<void>(cudaStreamEndCapture(memory_.stream(), &captured));
-    Graph(captured).reset();
-    static_cast<void>(cudaGetLastError());
+    if (memory_.is_holding()) {
+      const std::vector<HeldBlock> held = memory_.end_hold();
+      cudaGraph_t captured = nullptr;
+      static_cast<void>(cudaStreamEndCapture(memory_.stream(), &captured));
+      Graph(captured).reset();
+      static_cast<void>(cudaGetLastError());
+    }
+    if (auto* const listener = os::capture_listener()) listener->abandon_capture();
   }
-  void launch(DeviceGraph& graph) override {
-    check_cuda(cudaGraphLaunch(static_cast<CudaGraph&>(graph).exec(), memory_.stream()), "cudaGraphLaunch");
-  }
+  void launch(DeviceGraph& graph) override { static_cast<CudaGraph&>(graph).launch(memory_.stream()); }
   std::uint64_t generation() const noexcept override { return generation_; }
   /// Destroys the executable form of all graphs. They cannot be launched any more.
   void end_all() noexcept {

@@ -1,0 +1,166 @@
+#include "libtorch/cuda/generator_capture.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <ATen/core/Generator.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <torch/version.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "libtorch/cuda/generator_kernel.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::libtorch::detail {
+
+namespace {
+
+using syncrun::detail::os::BeforeLaunch;
+using syncrun::detail::os::CaptureListener;
+
+void check_cuda(const char* what, cudaError_t code) {
+  if (code == cudaSuccess) return;
+  throw Error(ErrorKind::cuda, std::string(what) + ": " + cudaGetErrorString(code), static_cast<int>(code));
+}
+
+/// LibTorch 2.6 to 2.11 have such a state of a generator. While `capturing_` is true, kernels that are captured read the seed
+/// and the number of the first draw in device memory, and `offset_intragraph_` counts the draws.
+template <class State>
+concept CanBeCaptured = requires(State& state) {
+  state.capturing_ = true;
+  state.offset_intragraph_ = std::uint64_t{0};
+  state.seed_extragraph_ = at::TensorBase();
+  state.offset_extragraph_ = at::TensorBase();
+};
+
+/// Whether the process has the LibTorch with which this file was compiled: the members of a state can differ in others.
+bool is_version_of_headers() {
+  const std::string version =
+      "TORCH_VERSION=" + std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
+  return at::show_config().find(version) != std::string::npos;
+}
+
+/// The generator of a GPU. Graphs refer to it.
+class GpuGenerator {
+ public:
+  explicit GpuGenerator(c10::DeviceIndex device) : device_(c10::kCUDA, device) {}
+
+  at::Generator get() const { return at::globalContext().defaultGenerator(device_); }
+  c10::Device device() const noexcept { return device_; }
+  /// The device memory that kernels of graphs read: the seed and the number of the first draw.
+  const at::Tensor& places() {
+    if (!places_.defined()) {
+      check_cuda("loading a kernel", kernels::load_generator_kernel());
+      places_ = at::empty({2}, at::TensorOptions().dtype(at::kLong).device(device_));
+    }
+    return places_;
+  }
+  /// A graph that draws is launched next on this stream.
+  void draw(std::uint64_t draws, cudaStream_t stream) {
+    at::Generator generator = get();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    auto* const state = at::check_generator<at::CUDAGeneratorImpl>(generator);
+    const std::uint64_t offset = state->philox_offset_per_thread();
+    check_cuda("writing the state of LibTorch's generator",
+               kernels::write_generator_state(places_.data_ptr<std::int64_t>(), state->current_seed(), offset, stream));
+    state->set_philox_offset_per_thread(offset + draws);
+  }
+
+ private:
+  c10::Device device_;
+  at::Tensor places_;
+};
+
+class Draws final : public BeforeLaunch {
+ public:
+  Draws(GpuGenerator& generator, std::uint64_t draws) : generator_(generator), draws_(draws) {}
+  void prepare(CUstream_st* stream) override { generator_.draw(draws_, stream); }
+
+ private:
+  GpuGenerator& generator_;
+  std::uint64_t draws_;
+};
+
+at::Generator host_generator() { return at::globalContext().defaultGenerator(at::kCPU); }
+
+/// During a capture, the generator of the GPU has another state, which counts the draws.
+template <class State>
+class GeneratorCapture final : public CaptureListener {
+ public:
+  explicit GeneratorCapture(c10::DeviceIndex device) : gpu_(device) {}
+
+  void begin_capture() override {
+    abandon_capture();
+    host_before_ = host_generator().get_state();
+    if constexpr (CanBeCaptured<State>) {
+      if (!is_supported_) return;
+      // Nobody seeds with this number. LibTorch refuses to set any other seed during a capture, and would ignore the same
+      // one. But the host code that is captured would begin with the same numbers again in each call.
+      constexpr std::uint64_t kNoSeed = 0x53796e6372756e21U;
+      auto state = c10::make_intrusive<State>(kNoSeed);
+      state->capturing_ = true;
+      state->seed_extragraph_ = gpu_.places().narrow(0, 0, 1);
+      state->offset_extragraph_ = gpu_.places().narrow(0, 1, 1);
+      const auto captured = at::Generator(c10::make_intrusive<at::CUDAGeneratorImpl>(gpu_.device().index(), state));
+      at::Generator generator = gpu_.get();
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      gpu_before_ = generator.graphsafe_get_state();
+      generator.graphsafe_set_state(captured);
+      state_ = std::move(state);
+    }
+  }
+  std::unique_ptr<BeforeLaunch> end_capture() override {
+    if (!host_before_.defined()) return nullptr;
+    if (!host_before_.equal(host_generator().get_state())) {
+      throw Error(
+          ErrorKind::usage,
+          "the body has drawn random numbers on the host with LibTorch's generator, or has seeded it, and a graph "
+          "would repeat their effect for ever");
+    }
+    std::uint64_t draws = 0;
+    if constexpr (CanBeCaptured<State>) {
+      if (state_) draws = state_->offset_intragraph_;
+    }
+    put_back();
+    if (draws == 0) return nullptr;
+    return std::make_unique<Draws>(gpu_, draws);
+  }
+  void abandon_capture() noexcept override {
+    if (!host_before_.defined()) return;
+    try {
+      host_generator().set_state(host_before_);
+    } catch (const c10::Error&) {  // not of a state that it returned
+    }
+    put_back();
+  }
+
+ private:
+  void put_back() noexcept {
+    host_before_.reset();
+    if (!state_) return;
+    at::Generator generator = gpu_.get();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.graphsafe_set_state(gpu_before_);
+    gpu_before_ = at::Generator();
+    state_.reset();
+  }
+
+  GpuGenerator gpu_;
+  bool is_supported_ = is_version_of_headers();
+  at::Tensor host_before_;  // undefined if there is no capture
+  at::Generator gpu_before_;
+  c10::intrusive_ptr<State> state_;  // null if there is no capture, or if numbers cannot be drawn in graphs
+};
+
+}  // namespace
+
+std::unique_ptr<CaptureListener> make_generator_capture(c10::DeviceIndex device) {
+  return std::make_unique<GeneratorCapture<at::CUDAGeneratorState>>(device);
+}
+
+}  // namespace syncrun::libtorch::detail

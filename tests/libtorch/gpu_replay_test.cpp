@@ -1,0 +1,249 @@
+// Losses of LibTorch that are replayed as CUDA graphs, and losses that cannot be. Each training runs twice, with graphs and
+// without. Both have the same bits and leave the same states of the generators behind.
+
+#include <ATen/Context.h>
+#include <torch/torch.h>
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <ios>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/libtorch/gpu_samples.hpp"
+
+namespace {
+
+namespace lt = models::lt;
+using models::kInputs;
+using models::kRowsOnGpus;
+using models::kSeedOnGpus;
+using testing::HasSubstr;
+using testing::Not;
+
+/// How often the host code of a loss ran in this worker.
+int host_runs = 0;
+sr::Max<int> count_host_runs() { return host_runs; }
+
+void seed_generators(sr::CudaWorker& worker, std::uint64_t seed) {
+  torch::manual_seed(seed + 1000 * static_cast<std::uint64_t>(worker.rank()));
+}
+/// The seed and the offset of the generator of each rank's GPU.
+sr::Gather<std::int64_t, 2> generator_states(sr::CudaWorker& worker) {
+  const lt::Guard guard(worker);
+  const auto state = at::globalContext().defaultGenerator(torch::kCUDA).get_state();
+  std::vector<std::int64_t> words(2);
+  std::memcpy(words.data(), state.data_ptr(), 2 * sizeof(std::int64_t));
+  return {words, sr::Shape{1, 2}};
+}
+/// Draws numbers in a body that is never replayed.
+sr::Avg<double> draw_numbers(sr::CudaWorker& worker) {
+  const lt::Guard guard(worker);
+  return torch::rand({7}, torch::TensorOptions().device(torch::kCUDA)).sum().item<double>();
+}
+
+/// What a training gives.
+struct Trace {
+  std::vector<double> numbers;       // losses and others, in the order in which they came
+  std::vector<std::int64_t> states;  // of the generators, after each step
+  std::vector<float> params;
+  int host_runs = 0;
+  std::string log;
+};
+
+template <class T>
+std::string first_difference(const std::vector<T>& replayed, const std::vector<T>& plain) {
+  std::ostringstream text;
+  if (replayed.size() != plain.size()) text << replayed.size() << " and " << plain.size() << " values";
+  for (std::size_t i = 0; i < std::min(replayed.size(), plain.size()); ++i) {
+    if (std::memcmp(&replayed[i], &plain[i], sizeof(T)) == 0) continue;
+    text << "value " << i << " of " << plain.size() << ": replayed " << replayed[i] << " = " << std::hexfloat
+         << replayed[i] << ", without graphs " << std::defaultfloat << plain[i] << " = " << std::hexfloat << plain[i];
+    break;
+  }
+  return text.str();
+}
+
+class LibtorchReplayOnGpus : public models::SamplesOnGpus {
+ protected:
+  static std::vector<std::int64_t> first_rows(std::int64_t count) { return gpu_test::counting<std::int64_t>(count); }
+
+  void note_states(Trace& trace) {
+    const auto states = session().function(generator_states)().to_vector();
+    trace.states.insert(trace.states.end(), states.begin(), states.end());
+  }
+  /// Calls `train(trace, net, params)` with a new module, and fills in the rest.
+  template <class Net, class Train, class... Arguments>
+  Trace trace_of(Train&& train, const Arguments&... arguments) {
+    Trace trace;
+    const auto count = session().function(count_host_runs);
+    const auto net = session().replicate<lt::Replica<Net>>(kSeedOnGpus, arguments...);
+    const auto params = lt::parameters(session(), net);
+    session().function(seed_generators)(kSeedOnGpus);
+    const int before = count();
+    testing::internal::CaptureStderr();
+    train(trace, net, params);
+    trace.host_runs = count() - before;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the master prints what the workers wrote
+    trace.log = testing::internal::GetCapturedStderr();
+    trace.params = params.get(0).to_vector();
+    return trace;
+  }
+  static void expect_same(const Trace& replayed, const Trace& plain) {
+    EXPECT_EQ(first_difference(replayed.numbers, plain.numbers), "") << replayed.log;
+    EXPECT_EQ(first_difference(replayed.states, plain.states), "") << "seeds and offsets; " << replayed.log;
+    EXPECT_EQ(first_difference(replayed.params, plain.params), "") << replayed.log;
+    EXPECT_NE(plain.numbers.front(), plain.numbers.back()) << "the numbers change, so they say something";
+  }
+  static void expect_replayed(const Trace& replayed, const Trace& plain) {
+    expect_same(replayed, plain);
+    EXPECT_LE(replayed.host_runs, plain.host_runs / 2) << "most steps are replayed\n" << replayed.log;
+    EXPECT_THAT(replayed.log, Not(HasSubstr("without a CUDA graph")));
+  }
+  static void expect_not_replayed(const Trace& trace, const Trace& plain, const std::string& reason) {
+    expect_same(trace, plain);
+    EXPECT_THAT(trace.log, HasSubstr(reason));
+    EXPECT_GE(trace.host_runs, plain.host_runs);
+  }
+};
+INSTANTIATE_ON_GPUS(LibtorchReplayOnGpus);
+
+using lt::BackwardOptions;
+using lt::Replay;
+constexpr BackwardOptions kWithoutGraphs{.replay = Replay::never};
+
+// ---- random numbers
+
+struct Dropped : torch::nn::Module {
+  Dropped() : first(kInputs, 16), last(16, 1) {
+    register_module("first", first);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return last(torch::dropout(torch::tanh(first(x)), 0.4, is_training())).squeeze(1);
+  }
+
+  torch::nn::Linear first;
+  torch::nn::Linear last;
+};
+using ReplayRows = sr::Scattered<const float, 2>;
+using ReplayTargets = sr::Scattered<const float, 1>;
+
+torch::Tensor dropped_loss(Dropped& net, ReplayRows x, ReplayTargets y) {
+  ++host_runs;
+  const auto noisy = lt::tensor(x) + 0.01 * torch::randn_like(lt::tensor(x));
+  return models::mean_square(net.forward(noisy), lt::tensor(y));
+}
+/// Also draws in evaluation mode.
+torch::Tensor weighted_at_random(Dropped& net, ReplayRows x, ReplayTargets y) {
+  ++host_runs;
+  const auto squares = (net.forward(lt::tensor(x)) - lt::tensor(y)).square();
+  return (squares * torch::rand_like(squares)).mean();
+}
+
+/// Graphs of several shapes and functions take turns with each other, with bodies that are never replayed, and with a new
+/// seed.
+TEST_P(LibtorchReplayOnGpus, RandomNumbersHaveTheSameBitsInGraphs) {
+  const auto run = [&]<BackwardOptions kOptions>() {
+    return trace_of<Dropped>([&](Trace& trace, const auto& net, const auto& params) {
+      auto step = lt::train_step<sr::Adam, dropped_loss, kOptions>(session(), net, params);
+      const auto evaluate = lt::evaluation<weighted_at_random, kOptions.replay>(session(), net, params);
+      const auto draw = session().function(draw_numbers);
+      for (int i = 0; i < 40; ++i) {
+        trace.numbers.push_back(step(x(), y(), {.learning_rate = 0.01},
+                                     {.batch = first_rows(i % 2 == 0 ? kRowsOnGpus : 40), .slices = 1 + i / 2 % 2}));
+        if (i % 3 == 0) trace.numbers.push_back(evaluate(x(), y()));
+        if (i % 5 == 0) trace.numbers.push_back(draw());
+        if (i == 25) session().function(seed_generators)(99);
+        note_states(trace);
+      }
+    });
+  };
+  const Trace replayed = run.operator()<BackwardOptions{}>();
+  const Trace plain = run.operator()<kWithoutGraphs>();
+  expect_replayed(replayed, plain);
+  EXPECT_NE(plain.states[1], plain.states[plain.states.size() - 1]) << "numbers were drawn";
+}
+
+/// Attention of LibTorch, with dropout. Its kernels read the state of the generator in ways of their own.
+struct DroppedAttention : torch::nn::Module {
+  explicit DroppedAttention(bool is_short)
+      : is_short(is_short), token(models::kVocabulary, 32), qkv(32, 96), last(32, 1) {
+    register_module("token", token);
+    register_module("qkv", qkv);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    const auto parts = qkv(token(ids)).reshape({ids.size(0), ids.size(1), 3, 2, 16}).permute({2, 0, 3, 1, 4});
+    const auto mixed = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.3, /*is_causal=*/true);
+    return last(mixed.transpose(1, 2).flatten(2)).square().mean();
+  }
+
+  bool is_short;  // computes in bfloat16
+  torch::nn::Embedding token;
+  torch::nn::Linear qkv;
+  torch::nn::Linear last;
+};
+torch::Tensor dropped_attention_loss(DroppedAttention& net, sr::Scattered<const std::uint8_t, 2> rows) {
+  ++host_runs;
+  std::optional<lt::Autocast> autocast;
+  if (net.is_short) autocast.emplace(torch::kBFloat16);
+  return net.forward(lt::tensor(rows).to(torch::kInt64)).to(torch::kFloat32);
+}
+
+TEST_P(LibtorchReplayOnGpus, DropoutOfAttentionHasTheSameBitsInGraphs) {
+  const auto tokens = session().data(models::make_tokens(kRowsOnGpus), sr::Shape{kRowsOnGpus, models::kContext + 1});
+  for (const bool is_short : {false, true}) {
+    SCOPED_TRACE(is_short ? "in bfloat16" : "in float32");
+    const auto run = [&]<BackwardOptions kOptions>() {
+      return trace_of<DroppedAttention>(
+          [&](Trace& trace, const auto& net, const auto& params) {
+            auto step = lt::train_step<sr::Adam, dropped_attention_loss, kOptions>(session(), net, params);
+            for (int i = 0; i < 16; ++i) {
+              trace.numbers.push_back(step(tokens, {.learning_rate = 0.01}));
+              note_states(trace);
+            }
+          },
+          is_short);
+    };
+    const Trace replayed = run.operator()<BackwardOptions{}>();
+    const Trace plain = run.operator()<kWithoutGraphs>();
+    expect_replayed(replayed, plain);
+    EXPECT_NE(plain.states[1], plain.states[plain.states.size() - 1]) << "numbers were drawn";
+  }
+}
+
+torch::Tensor seeding_loss(Dropped& net, ReplayRows x, ReplayTargets y) {
+  torch::manual_seed(5);
+  return dropped_loss(net, x, y);
+}
+/// Draws on the host, as a loss does that leaves out layers at random.
+torch::Tensor host_drawing_loss(Dropped& net, ReplayRows x, ReplayTargets y) {
+  const auto loss = dropped_loss(net, x, y);
+  return torch::rand({1}).item<float>() < 0.5F ? loss * 0.5 : loss;
+}
+
+TEST_P(LibtorchReplayOnGpus, LossesThatSeedOrDrawOnTheHostRunWithoutGraphs) {
+  const auto run = [&]<auto kLoss, BackwardOptions kOptions>() {
+    return trace_of<Dropped>([&](Trace& trace, const auto& net, const auto& params) {
+      auto step = lt::train_step<sr::Adam, kLoss, kOptions>(session(), net, params);
+      for (int i = 0; i < 16; ++i) {
+        trace.numbers.push_back(step(x(), y(), {.learning_rate = 0.01}));
+        note_states(trace);
+      }
+    });
+  };
+  expect_not_replayed(run.operator()<seeding_loss, BackwardOptions{}>(), run.operator()<seeding_loss, kWithoutGraphs>(),
+                      "set_current_seed");
+  expect_not_replayed(run.operator()<host_drawing_loss, BackwardOptions{}>(),
+                      run.operator()<host_drawing_loss, kWithoutGraphs>(), "random numbers on the host");
+}
+
+}  // namespace
