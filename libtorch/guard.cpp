@@ -11,6 +11,7 @@
 
 #include "libtorch/converted_parameters.hpp"
 #include "libtorch/cuda_part.hpp"
+#include "libtorch/module_tensors.hpp"
 #include "libtorch/step_scope.hpp"
 #include "libtorch/user_line.hpp"
 #include "syncrun/error.hpp"
@@ -99,6 +100,21 @@ PreparedWorker::~PreparedWorker() {
 }
 
 const StepScope* step_scope() noexcept { return innermost_scope; }
+
+void check_number(const ::torch::Tensor& number) {
+  if (number.defined() && number.numel() == 1) return;
+  throw Error(ErrorKind::usage, "number(): the tensor is " + (number.defined() ? type_and_shape(number) : "undefined") +
+                                    ", expected one number. Apply .sum() or .mean() to it");
+}
+
+const void* keep_number(const ::torch::Tensor& number, ::torch::ScalarType type) {
+  const StepScope* scope = innermost_scope;
+  if (scope == nullptr) throw Error(ErrorKind::usage, "number() was called outside a body, expected a Guard");
+  while (scope->outer != nullptr) scope = scope->outer;
+  const ::torch::NoGradGuard no_gradients;
+  scope->kept.push_back(number.detach().reshape({}).to(type, /*non_blocking=*/false, /*copy=*/true));
+  return scope->kept.back().data_ptr();
+}
 
 ::torch::Device device_here() noexcept {
   if (innermost_scope != nullptr) return innermost_scope->device;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/os/gpu_allocators.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "libtorch/step_scope.hpp"
 #include "syncrun/error.hpp"
@@ -38,31 +39,38 @@ std::vector<std::int64_t> dimensions_of_values(const ::torch::Tensor& input) {
 
 /// The statistics of the rows of all ranks.
 struct BatchStatistics {
-  ::torch::Tensor mean;      // float64, one number for each channel
-  ::torch::Tensor variance;  // the same. It is divided by the number of values
-  double values;             // of each channel
-  double own_values;         // the weight of this rank's loss in the mean of all, times `values`
+  ::torch::Tensor mean;        // float64, one number for each channel
+  ::torch::Tensor variance;    // the same. It is divided by the number of values
+  ::torch::Tensor values;      // of each channel: float64, one number
+  ::torch::Tensor own_values;  // the weight of this rank's loss in the mean of all, times `values`: the same
 };
 
+/// Whether the ranks capture a CUDA graph, which cannot wait for numbers of the host. Before, they have run the same code
+/// with inputs of the same shapes.
+bool is_captured() noexcept { return syncrun::detail::os::gpu_allocators().is_capturing; }
+
+void check_values(double values) {
+  if (values >= 2) return;
+  refuse_norm("all ranks together have " + std::to_string(static_cast<std::int64_t>(values)) +
+              " values of each channel, expected at least 2 in training. Use larger batches, or fewer slices");
+}
+
 /// Adds sums of this rank over all ranks: of the values and of their squares in each channel, and the number of values
-/// and of rows. The sums are float64, so the variance of float32 values is as precise as in two passes. The numbers go
-/// through host memory. A wait for a peer there can be interrupted, and a wait for a GPU in LibTorch cannot.
+/// and of rows. The sums are float64, so the variance of float32 values is as precise as in two passes. The check comes
+/// first: its wait for a peer in host memory can be interrupted, and a wait for a GPU in LibTorch cannot.
 BatchStatistics statistics_of_all(const ::torch::Tensor& input, StepComm& step) {
   const std::int64_t channels = input.size(1);
   const double own = static_cast<double>(input.numel()) / static_cast<double>(channels);
-  auto sums = ::torch::zeros({2 * channels}, input.options().dtype(::torch::kFloat64));
+  if (!is_captured()) check_values(step.comm->all_reduce(own, Reduction::sum));
+  auto sums = ::torch::zeros({2 * channels + 2}, input.options().dtype(::torch::kFloat64));
   if (own != 0) {
     const auto [variance, mean] = ::torch::var_mean(input, dimensions_of_values(input), false, false);
     const auto mean64 = mean.to(::torch::kFloat64);
     sums.narrow(0, 0, channels).copy_(mean64 * own);
     sums.narrow(0, channels, channels).copy_((variance.to(::torch::kFloat64) + mean64 * mean64) * own);
   }
-  const double values = step.comm->all_reduce(own, Reduction::sum);
-  const double rows = step.comm->all_reduce(static_cast<double>(step.rows), Reduction::sum);
-  if (values < 2) {
-    refuse_norm("all ranks together have " + std::to_string(static_cast<std::int64_t>(values)) +
-                " values of each channel, expected at least 2 in training. Use larger batches, or fewer slices");
-  }
+  const auto values = sums.narrow(0, 2 * channels, 1).fill_(own);
+  const auto rows = sums.narrow(0, 2 * channels + 1, 1).fill_(static_cast<double>(step.rows));
   step.comm->all_reduce(elements_of<double>(sums), Reduction::sum);
   auto mean = sums.narrow(0, 0, channels) / values;
   auto variance = (sums.narrow(0, channels, channels) / values - mean * mean).clamp_min(0);
@@ -87,10 +95,9 @@ class NormalizeOverRanks : public ::torch::autograd::Function<NormalizeOverRanks
  public:
   static ::torch::Tensor forward(::torch::autograd::AutogradContext* context, const ::torch::Tensor& input,
                                  const ::torch::Tensor& mean, const ::torch::Tensor& inverse_deviation,
-                                 double own_values, const std::shared_ptr<StepComm>& step) {
+                                 const ::torch::Tensor& own_values, const std::shared_ptr<StepComm>& step) {
     auto output = (input - by_channel(mean, input)) * by_channel(inverse_deviation, input);
-    context->save_for_backward({output, inverse_deviation});
-    context->saved_data["own_values"] = own_values;
+    context->save_for_backward({output, inverse_deviation, own_values});
     context->saved_data["step"] = c10::IValue::make_capsule(c10::make_intrusive<StepHolder>(step));
     return output;
   }
@@ -112,7 +119,7 @@ class NormalizeOverRanks : public ::torch::autograd::Function<NormalizeOverRanks
     step.comm->avg(elements_of<double>(sums));
     ::torch::Tensor of_input = ::torch::zeros_like(output);
     if (output.numel() != 0) {
-      const auto means = (sums / context->saved_data["own_values"].toDouble()).to(output.scalar_type());
+      const auto means = (sums / saved[2]).to(output.scalar_type());
       const auto of_mean = by_channel(means.narrow(0, 0, channels), output);
       const auto of_deviation = by_channel(means.narrow(0, channels, channels), output);
       of_input = (gradient - of_mean - output * of_deviation) * by_channel(saved[1], output);
@@ -156,7 +163,7 @@ void add_to_running(SyncBatchNormImpl& norm, const BatchStatistics& batch) {
   const ::torch::Tensor values = input.to(type);
   ::torch::Tensor mean;
   ::torch::Tensor inverse_deviation;
-  double own_values = 0;
+  ::torch::Tensor own_values;
   {
     const ::torch::NoGradGuard no_gradients;
     const BatchStatistics batch = statistics_of_all(values.detach(), *step);

@@ -17,6 +17,7 @@
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/layers.hpp"
 #include "syncrun/torch/loader.hpp"
+#include "syncrun/torch/number.hpp"
 #include "syncrun/torch/optimizers.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/scaled_step.hpp"

@@ -246,4 +246,95 @@ TEST_P(LibtorchReplayOnGpus, LossesThatSeedOrDrawOnTheHostRunWithoutGraphs) {
                       run.operator()<host_drawing_loss, kWithoutGraphs>(), "random numbers on the host");
 }
 
+// ---- collectives
+
+struct Synchronized : torch::nn::Module {
+  Synchronized() : first(kInputs, 8), norm(8), last(8, 1) {
+    register_module("first", first);
+    register_module("norm", norm);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return last(norm(first(x))).squeeze(1); }
+
+  torch::nn::Linear first;
+  lt::SyncBatchNorm norm;
+  torch::nn::Linear last;
+};
+torch::Tensor synchronized_loss(Synchronized& net, sr::Comm&, ReplayRows x, ReplayTargets y) {
+  ++host_runs;
+  return models::mean_square(net.forward(lt::tensor(x)), lt::tensor(y));
+}
+/// Waits for a number of the other ranks.
+torch::Tensor counting_loss(Synchronized& net, sr::Comm& comm, ReplayRows x, ReplayTargets y) {
+  return synchronized_loss(net, comm, x, y) * (1 + 1 / comm.all_reduce(1.0, sr::Reduction::sum));
+}
+sr::Gather<float, 2> running_statistics(Synchronized& net) {
+  const auto all = torch::cat({net.norm->running_mean, net.norm->running_var}).cpu();
+  return {std::vector<float>(all.data_ptr<float>(), all.data_ptr<float>() + all.numel()), sr::Shape{1, all.numel()}};
+}
+
+TEST_P(LibtorchReplayOnGpus, CollectivesOfALossAreReplayed) {
+  const auto run = [&]<auto kLoss, BackwardOptions kOptions>() {
+    return trace_of<Synchronized>([&](Trace& trace, const auto& net, const auto& params) {
+      auto step = lt::train_step<sr::Adam, kLoss, kOptions>(session(), net, params);
+      for (int i = 0; i < 24; ++i) {
+        // In a batch of three rows, some of four ranks have none.
+        trace.numbers.push_back(
+            step(x(), y(), {.learning_rate = 0.01}, {.batch = first_rows(i % 4 < 2 ? kRowsOnGpus : 3)}));
+      }
+      for (const float each : lt::evaluation<running_statistics>(session(), net, params)().to_vector())
+        trace.numbers.push_back(each);
+    });
+  };
+  expect_replayed(run.operator()<synchronized_loss, BackwardOptions{}>(),
+                  run.operator()<synchronized_loss, kWithoutGraphs>());
+  expect_not_replayed(run.operator()<counting_loss, BackwardOptions{}>(),
+                      run.operator()<counting_loss, kWithoutGraphs>(), "all_reduce of a number of the host's");
+}
+
+// ---- further numbers
+
+struct ReplayedNumbers {
+  sr::Avg<double> loss;
+  sr::Sum<std::int64_t> positive;
+  sr::Max<float> largest;
+};
+lt::Loss<ReplayedNumbers> loss_with_numbers(models::Mlp& net, ReplayRows x, ReplayTargets y) {
+  ++host_runs;
+  const auto output = net.forward(lt::tensor(x));
+  const auto value = models::mean_square(output, lt::tensor(y));
+  return {value, {lt::number(value), lt::number(output.gt(0).sum()), lt::number(output.max())}};
+}
+/// The same, but it waits for the numbers.
+lt::Loss<ReplayedNumbers> loss_with_awaited_numbers(models::Mlp& net, ReplayRows x, ReplayTargets y) {
+  ++host_runs;
+  const auto output = net.forward(lt::tensor(x));
+  const auto value = models::mean_square(output, lt::tensor(y));
+  return {value, {value.item<double>(), output.gt(0).sum().item<std::int64_t>(), output.max().item<float>()}};
+}
+
+TEST_P(LibtorchReplayOnGpus, NumbersBesideTheLossAreReplayed) {
+  const auto run = [&]<auto kLoss, BackwardOptions kOptions>() {
+    return trace_of<models::Mlp>([&](Trace& trace, const auto& net, const auto& params) {
+      auto step = lt::train_step<sr::Adam, kLoss, kOptions>(session(), net, params);
+      const auto evaluate = lt::evaluation<kLoss, kOptions.replay>(session(), net, params);
+      const auto note = [&trace](const ReplayedNumbers& numbers) {
+        trace.numbers.insert(trace.numbers.end(), {numbers.loss.value(), static_cast<double>(numbers.positive.value()),
+                                                   static_cast<double>(numbers.largest.value())});
+      };
+      for (int i = 0; i < 24; ++i) {
+        note(step(x(), y(), {.learning_rate = 0.01}, {.slices = 1 + i / 2 % 2}));
+        note(evaluate(x(), y()));
+      }
+    });
+  };
+  const Trace replayed = run.operator()<loss_with_numbers, BackwardOptions{}>();
+  expect_replayed(replayed, run.operator()<loss_with_numbers, kWithoutGraphs>());
+  const Trace awaited = run.operator()<loss_with_awaited_numbers, BackwardOptions{}>();
+  ASSERT_EQ(replayed.numbers.size(), awaited.numbers.size());
+  for (std::size_t i = 0; i < awaited.numbers.size(); ++i)
+    EXPECT_NEAR(replayed.numbers[i], awaited.numbers[i], 1e-6) << "number " << i;  // averaged by the host
+  EXPECT_THAT(awaited.log, HasSubstr("without a CUDA graph"));
+}
+
 }  // namespace

@@ -26,6 +26,7 @@
 #include "syncrun/shared.hpp"
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/guard.hpp"
+#include "syncrun/torch/number.hpp"
 #include "syncrun/torch/staged_loss.hpp"
 #include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/torch_interface.hpp"
@@ -200,14 +201,16 @@ Comm* comm_in(P&... inputs) noexcept {
   return found;
 }
 
-/// Whether a step or an evaluation of a loss can be captured as a CUDA graph: its host code reads no argument, uses no
-/// collectives, and gives back nothing but the loss. TorchScript is not captured: it compiles itself anew during its
-/// first calls.
+/// Whether a step or an evaluation of a loss can be captured as a CUDA graph: not if the host reads the count of a loss with
+/// further numbers. TorchScript is not captured: it compiles itself anew during its first calls, and may keep tensors that it
+/// makes then.
 template <class F>
 inline constexpr bool kCanReplayLoss = false;
 template <class R, class Module, class... P>
 inline constexpr bool kCanReplayLoss<R (*)(Module&, P...)> =
-    kIsOnlyLoss<R> && (syncrun::detail::kMayReplay<P> && ...) && !(std::is_same_v<P, Comm&> || ...) &&
+    kIsLoss<R> &&
+    (kIsOnlyLoss<R> ||
+     !std::is_same_v<typename LossValue<R>::type, WeightedLoss>)&&(syncrun::detail::kMayReplay<P> && ...) &&
     !std::is_same_v<Module, ::torch::jit::Module>;
 template <class R, class Module, class... P>
 inline constexpr bool kCanReplayLoss<R (*)(Module&, P...) noexcept> = kCanReplayLoss<R (*)(Module&, P...)>;
@@ -223,7 +226,7 @@ template <BackwardOptions kBackward>
 constexpr const char* why_not_replayed() noexcept {
   if (kBackward.average == GradientAverage::during_backward) return "the gradient is averaged during the backward pass";
   if (kBackward.check == FiniteCheck::gradients) return "FiniteCheck::gradients waits for each gradient";
-  return "the loss takes a value, a Comm& or TorchScript, or returns further numbers";
+  return "the loss takes a value or TorchScript, or returns a WeightedLoss with further numbers";
 }
 
 /// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.

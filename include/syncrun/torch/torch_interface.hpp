@@ -106,6 +106,7 @@ struct StepScope {
   ::torch::Device device;          // of the worker
   std::shared_ptr<StepComm> comm;  // null if the body has no Comm&
   const StepScope* outer;
+  mutable std::vector<::torch::Tensor> kept{};  // until the end of the body: numbers that it returns
 };
 
 /// Where LibTorch takes the device memory of a body from. `of_graphs`: from a pool that all bodies of the worker share
@@ -126,6 +127,12 @@ class SYNCRUN_EXPORT PreparedWorker {
   int threads_before_;
   StepScope scope_;
 };
+
+/// A copy of one number in device memory, in another type. It lives until the body ends, and its memory keeps the value
+/// until the work of the next body. Throws Error (usage) if it is not one number, or if there is no Guard.
+SYNCRUN_EXPORT const void* keep_number(const ::torch::Tensor& number, ::torch::ScalarType type);
+/// Throws Error (usage) if the tensor is not one number.
+SYNCRUN_EXPORT void check_number(const ::torch::Tensor& number);
 
 /// The device of the innermost Guard of this thread. Without one, that of the process: the GPU of a worker that has
 /// made a Guard for it, otherwise the CPU.
