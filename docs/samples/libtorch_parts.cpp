@@ -33,7 +33,7 @@ lt::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<
   const auto scores = net.forward(lt::tensor(x));
   const auto value = torch::cross_entropy_loss(scores, lt::tensor(labels));
   const auto correct = scores.argmax(1).eq(lt::tensor(labels)).sum();
-  return {value, {value.item<double>(), correct.item<std::int64_t>()}};
+  return {value, {lt::number(value), lt::number(correct)}};
 }
 // [/numbers]
 

@@ -152,8 +152,8 @@ class DeviceAddress {
 
 /// A small value in the device's memory. It is the same on every rank. It can change from call to call. A replayable
 /// function is recorded once as a CUDA graph, and later calls replay the recording (see replayable() in
-/// replayable.hpp). It reads such a value from device memory. It cannot take parameters by value, because the
-/// recording would keep the values of the recorded call.
+/// replayable.hpp). It reads such a value from device memory. A parameter by value would keep the value of the
+/// recorded call, so the body of replayable() has none.
 template <class T>
 class DeviceScalar {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 64,

@@ -26,6 +26,9 @@ constexpr Replayable<F> replayable(F body) noexcept {
 /// The same for a body that may contain something that cannot be captured, such as a wait for its stream. If the capture
 /// fails on a rank, that call and later calls of the function run the body's host code on all ranks. The worker logs the
 /// reason once, as a warning. The body must then be able to run again after it was stopped in the middle.
+///
+/// It may have parameters by value. A graph is then for the same values only: a value that changes in each call keeps the
+/// function from being replayed, so pass it as a DeviceScalar. The worker warns once about it.
 template <class F>
 constexpr Replayable<F, detail::Capture::if_possible> replayable_if_possible(F body) noexcept {
   return {body};

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -45,7 +44,7 @@ bool is_version_of_headers() {
   return at::show_config().find(version) != std::string::npos;
 }
 
-/// The generator of a GPU. Graphs refer to it.
+/// The generator of a GPU. Graphs refer to it. No other thread draws while the worker's thread is here.
 class GpuGenerator {
  public:
   explicit GpuGenerator(c10::DeviceIndex device) : device_(c10::kCUDA, device) {}
@@ -63,7 +62,6 @@ class GpuGenerator {
   /// A graph that draws is launched next on this stream.
   void draw(std::uint64_t draws, cudaStream_t stream) {
     at::Generator generator = get();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
     auto* const state = at::check_generator<at::CUDAGeneratorImpl>(generator);
     const std::uint64_t offset = state->philox_offset_per_thread();
     check_cuda("writing the state of LibTorch's generator",
@@ -108,7 +106,6 @@ class GeneratorCapture final : public CaptureListener {
       state->offset_extragraph_ = gpu_.places().narrow(0, 1, 1);
       const auto captured = at::Generator(c10::make_intrusive<at::CUDAGeneratorImpl>(gpu_.device().index(), state));
       at::Generator generator = gpu_.get();
-      const std::lock_guard<std::mutex> lock(generator.mutex());
       gpu_before_ = generator.graphsafe_get_state();
       generator.graphsafe_set_state(captured);
       state_ = std::move(state);
@@ -144,7 +141,6 @@ class GeneratorCapture final : public CaptureListener {
     host_before_.reset();
     if (!state_) return;
     at::Generator generator = gpu_.get();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
     generator.graphsafe_set_state(gpu_before_);
     gpu_before_ = at::Generator();
     state_.reset();

@@ -44,7 +44,7 @@ sr::Gather<std::int64_t, 2> generator_states(sr::CudaWorker& worker) {
   return {words, sr::Shape{1, 2}};
 }
 /// Draws numbers in a body that is never replayed.
-sr::Avg<double> draw_numbers(sr::CudaWorker& worker) {
+sr::Sum<double> draw_numbers(sr::CudaWorker& worker) {
   const lt::Guard guard(worker);
   return torch::rand({7}, torch::TensorOptions().device(torch::kCUDA)).sum().item<double>();
 }
@@ -244,6 +244,31 @@ TEST_P(LibtorchReplayOnGpus, LossesThatSeedOrDrawOnTheHostRunWithoutGraphs) {
                       "set_current_seed");
   expect_not_replayed(run.operator()<host_drawing_loss, BackwardOptions{}>(),
                       run.operator()<host_drawing_loss, kWithoutGraphs>(), "random numbers on the host");
+}
+
+// ---- values
+
+torch::Tensor valued_loss(models::Mlp& net, ReplayRows x, ReplayTargets y, float penalty, sr::PerWorker<int> power) {
+  ++host_runs;
+  const auto output = net.forward(lt::tensor(x));
+  return models::mean_square(output, lt::tensor(y)) + penalty * output.abs().pow(power.value()).mean();
+}
+
+TEST_P(LibtorchReplayOnGpus, AGraphIsForItsValuesOnly) {
+  const std::vector<int> powers(static_cast<std::size_t>(world_size()), 2);
+  const auto run = [&]<BackwardOptions kOptions>(bool changes) {
+    return trace_of<models::Mlp>([&](Trace& trace, const auto& net, const auto& params) {
+      auto step = lt::train_step<sr::Adam, valued_loss, kOptions>(session(), net, params);
+      for (int i = 0; i < 48; ++i) {
+        const float penalty = changes ? 0.01F * static_cast<float>(i) : (i / 16 % 2 == 0 ? 0.1F : 0.7F);
+        trace.numbers.push_back(step(x(), y(), penalty, powers, {.learning_rate = 0.01}));
+      }
+    });
+  };
+  expect_replayed(run.operator()<BackwardOptions{}>(false), run.operator()<kWithoutGraphs>(false));
+  const Trace changing = run.operator()<BackwardOptions{}>(true);
+  expect_not_replayed(changing, run.operator()<kWithoutGraphs>(true), "new arguments by value");
+  EXPECT_EQ(changing.log.find("by value"), changing.log.rfind("by value")) << "once is enough\n" << changing.log;
 }
 
 // ---- collectives

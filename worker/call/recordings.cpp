@@ -1,6 +1,8 @@
 #include "worker/call/recordings.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <limits>
 
@@ -13,6 +15,10 @@ namespace {
 
 /// A function whose body fails after each failed capture is captured at most this number of times.
 constexpr int kMostFailedCaptures = 3;
+/// Recordings with a graph, and as many without one.
+constexpr std::ptrdiff_t kMostRecordings = 64;
+/// A function is slow if this number of slices in a row came with new values.
+constexpr int kManyNewValues = 20;
 
 }  // namespace
 
@@ -23,15 +29,35 @@ void Recordings::Recording::drop_graph() noexcept {
 }
 
 Recordings::Recording& Recordings::recording_of(const RecordingKey& key) {
-  constexpr std::size_t kMostRecordings = 64;
   const auto found = recordings_.find(key);
   if (found != recordings_.end()) return found->second;
-  if (recordings_.size() >= kMostRecordings) {
-    recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_use < b.second.last_use;
-    }));
+  Recording& made = recordings_[key];
+  keep_recent(made);
+  return made;
+}
+
+/// Drops the oldest recording if there are too many of the kind of `latest`: with a graph, or without one. So calls that
+/// come with a new value each time drop no graph.
+void Recordings::keep_recent(const Recording& latest) {
+  const auto is_alike = [&](const auto& each) { return each.second.has_graph() == latest.has_graph(); };
+  if (std::count_if(recordings_.begin(), recordings_.end(), is_alike) <= kMostRecordings) return;
+  auto oldest = recordings_.end();
+  for (auto each = recordings_.begin(); each != recordings_.end(); ++each) {
+    if (&each->second == &latest || !is_alike(*each)) continue;
+    if (oldest == recordings_.end() || each->second.last_use < oldest->second.last_use) oldest = each;
   }
-  return recordings_[key];
+  recordings_.erase(oldest);
+}
+
+/// Called after a run with arguments with which the body has not run before. Only the first rank says something.
+std::string Recordings::count_new_values(std::uint64_t at) {
+  if (!has_values_ || ++new_values_[at] != kManyNewValues) return {};
+  if (attachment_.rank != slices_.command().ranks.first()) return {};
+  return "a replayable function runs without a CUDA graph, which is slower, because its last " +
+         std::to_string(kManyNewValues) +
+         " runs came with new arguments by value, and a graph is for the same values only. Pass a value that changes "
+         "as a "
+         "DeviceScalar";
 }
 
 /// Adds an argument's address and shape to the key. The key contains everything besides the values that work on the
@@ -40,6 +66,17 @@ void Recordings::note_argument(const void* data, std::span<const std::int64_t> e
   if (graphs_ == nullptr) return;
   key_.push_back(reinterpret_cast<std::uintptr_t>(data));
   for (const auto extent : extents) key_.push_back(static_cast<std::uint64_t>(extent));
+}
+
+void Recordings::note_value(std::span<const std::byte> value) {
+  if (graphs_ == nullptr) return;
+  has_values_ = true;
+  key_.push_back(value.size());
+  for (; !value.empty(); value = value.subspan(std::min(value.size(), sizeof(std::uint64_t)))) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, value.data(), std::min(value.size(), sizeof(word)));
+    key_.push_back(word);
+  }
 }
 
 /// Adds the rest to the key.
@@ -83,7 +120,7 @@ std::string Recordings::replay(const Work& work, Capture capture, comm::CommCore
   const std::uint64_t function = attachment_.segment.at<const protocol::FunctionEntry>(at)->id;
   complete_key(function, comm != nullptr);
   Recording& recording = recording_of(key_);
-  recording.last_use = slices_.id();
+  recording.last_use = ++uses_;
   const auto failed = failed_captures_.find(at);
   const bool is_never_recorded = failed != failed_captures_.end() && failed->second.function == function &&
                                  failed->second.count >= kMostFailedCaptures;
@@ -95,8 +132,9 @@ std::string Recordings::replay(const Work& work, Capture capture, comm::CommCore
   gradient_.start_buckets(runs ? BucketStart::after_body : BucketStart::when_ready);
   if (runs) {
     work();  // if this throws, the state stays fresh: the next call runs it again before it is recorded
+    const bool is_new = recording.state == Recording::State::fresh && !is_never_recorded;
     recording.state = std::max(recording.state, Recording::State::warm);
-    return {};
+    return is_new ? count_new_values(at) : std::string();
   }
   if (state == Recording::State::warm && capture == Capture::required) record(recording, work);
   if (state == Recording::State::warm && capture == Capture::if_possible) {
@@ -116,6 +154,7 @@ std::string Recordings::replay(const Work& work, Capture capture, comm::CommCore
     attachment_.totals->add(protocol::Count::collectives, recording.collectives);
     attachment_.totals->add(protocol::Count::collective_bytes, recording.collective_bytes);
   }
+  if (has_values_) new_values_.erase(at);
   graphs_->launch(*recording.graph);
   outputs_.accept_recorded(recording.outputs);
   return {};
@@ -166,6 +205,7 @@ void Recordings::record(Recording& recording, const Work& work) {
     recording.collectives = counted(protocol::Count::collectives) - collectives;
     recording.collective_bytes = counted(protocol::Count::collective_bytes) - bytes;
     recording.state = Recording::State::recorded;
+    keep_recent(recording);
   } catch (...) {
     is_capturing_ = false;
     outputs_.record_to(nullptr);

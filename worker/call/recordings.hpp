@@ -2,6 +2,7 @@
 
 // Replay: the work of a function on the device is recorded once for each set of addresses and shapes.
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,8 +34,13 @@ class Recordings {
   void begin() noexcept {
     if (std::exchange(are_stale_, false)) recordings_.clear();
   }
-  void begin_slice() noexcept { key_.clear(); }
+  void begin_slice() noexcept {
+    key_.clear();
+    has_values_ = false;
+  }
   void note_argument(const void* data, std::span<const std::int64_t> extents);
+  /// Host code of the body can read these bytes, so a graph is for them only.
+  void note_value(std::span<const std::byte> value);
   /// Points to whether a body is being captured now.
   const bool* is_capturing() const noexcept { return &is_capturing_; }
   /// Called if recorded work refers to memory, or to a communicator, that no longer exists. It may be inside a body, where
@@ -48,7 +54,8 @@ class Recordings {
     void operator()() const { run(context); }
   };
   /// Runs a slice of a replayable function; see WorkerCall::replay. `comm` is null if the body has no Comm&. If the work
-  /// could not be captured for the first time, and need not be, the result says why. Otherwise it is empty.
+  /// could not be captured for the first time, and need not be, the result says why. It also says so once if many calls
+  /// in a row came with new values. Otherwise it is empty.
   std::string replay(const Work& work, Capture capture, comm::CommCore* comm);
 
  private:
@@ -63,6 +70,7 @@ class Recordings {
     std::int64_t collectives = 0;  // in the graph, for metrics; and their bytes
     std::int64_t collective_bytes = 0;
 
+    bool has_graph() const noexcept { return state == State::recorded; }
     void drop_graph() noexcept;
   };
   /// Captures of a function after which the body failed without a capture too.
@@ -73,6 +81,8 @@ class Recordings {
 
   void complete_key(std::uint64_t function, bool has_comm);
   Recording& recording_of(const RecordingKey& key);
+  void keep_recent(const Recording& latest);
+  std::string count_new_values(std::uint64_t at);
   void record(Recording& recording, const Work& work);
   std::string record_if_possible(Recording& recording, const Work& work, comm::CommCore* comm);
 
@@ -82,10 +92,13 @@ class Recordings {
   CallSlices& slices_;
   CallOutputs& outputs_;
   StepGradient& gradient_;
-  RecordingKey key_;  // of the current slice
+  RecordingKey key_;         // of the current slice
+  bool has_values_ = false;  // among its arguments
   std::map<RecordingKey, Recording> recordings_;
   std::map<std::uint64_t, FailedCaptures> failed_captures_;  // by the offset of the FunctionEntry
+  std::map<std::uint64_t, int> new_values_;                  // by the same: runs with new values since the last launch
   std::uint64_t generation_ = 0;                             // of the graphs
+  std::uint64_t uses_ = 0;                                   // of recordings
   bool are_stale_ = false;
   bool is_capturing_ = false;
 };

@@ -107,6 +107,12 @@ void WorkerCall::replay(void (*run)(void* context), void* context, Capture captu
   const std::string why_not = core_->running().replay({run, context}, capture);
   if (!why_not.empty()) core_->tools().logger->write(LogLevel::warning, why_not);
 }
+void WorkerCall::note_value(std::size_t argument, std::size_t bytes) {
+  worker::call::RunningCall& call = core_->running();
+  const std::string_view text = bytes == 0 ? call.inputs().text(argument) : std::string_view();
+  const auto* const value = bytes == 0 ? text.data() : static_cast<const char*>(call.inputs().value(argument));
+  call.recordings().note_value(std::as_bytes(std::span(value, bytes == 0 ? text.size() : bytes)));
+}
 
 std::span<const std::byte> WorkerCall::construction_arguments() {
   const protocol::Command& command = core_->running().slices().command();

@@ -209,9 +209,9 @@ inline constexpr bool kSeesMemory<P> =
     Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker &&
     Parameter<P>::type.kind != ArgumentKind::text;
 
-/// Whether a replayable function may have this parameter. Its host code must not be able to read the argument.
+/// Whether host code can read the argument of this parameter.
 template <class P>
-inline constexpr bool kMayReplay = !Parameter<P>::is_passed || kSeesMemory<P>;
+inline constexpr bool kIsByValue = Parameter<P>::is_passed && !kSeesMemory<P>;
 
 template <class... P>
 struct TypeList {};
@@ -379,9 +379,10 @@ struct Signature {
   template <Capture kCapture, class Invoke>
   static void replay(WorkerCall& call, Invoke&& invoke) {
     static_assert(
-        (kMayReplay<P> && ...),
+        kCapture == Capture::if_possible || !(kIsByValue<P> || ...),
         "a replayable function's host code runs only when it is captured: a by-value parameter would keep that "
-        "call's value for ever. Take a DeviceScalar<T> and read it on the device");
+        "call's value for ever. Take a DeviceScalar<T> and read it on the device, or use replayable_if_possible(), "
+        "which captures the body for each value");
     static_assert(!kHasKeep<R>,
                   "a replayable function returns no Keep, because a recording writes to the same memory in every call: "
                   "pass a Value for a Local<T, N>, and write to it");
@@ -428,7 +429,13 @@ struct Signature {
       if constexpr (std::is_void_v<R>) in_scope();
       else hand_over(call, in_scope());
     };
+    (note_value<P, I>(call), ...);
     call.replay([](void* context) { (*static_cast<decltype(run)*>(context))(); }, &run, kCapture);
+  }
+
+  template <class Q, std::size_t kIndex>
+  static void note_value(WorkerCall& call) {
+    if constexpr (kIsByValue<Q>) call.note_value(passed_before<kIndex>(), Parameter<Q>::type.bytes);
   }
 
   template <class Outputs>

@@ -201,6 +201,8 @@ class SYNCRUN_EXPORT WorkerCall {
   /// hands over its outputs. If a graph for the same addresses and shapes exists, the worker launches the graph
   /// instead.
   void replay(void (*run)(void* context), void* context, Capture capture);
+  /// Called before: a graph is for this value of an argument only. `bytes`: the size of a value. 0: the argument is a text.
+  void note_value(std::size_t argument, std::size_t bytes);
 
   /// For construction thunks: the bytes of the arguments, and where to store the new object.
   std::span<const std::byte> construction_arguments();

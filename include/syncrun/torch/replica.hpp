@@ -171,6 +171,9 @@ inline constexpr bool kIsLoss = kIsSum<R> || std::is_same_v<typename LossValue<R
 /// Whether a function returns a loss and nothing else.
 template <class R>
 inline constexpr bool kIsOnlyLoss = kIsLoss<R> && std::is_same_v<typename LossValue<R>::type, R>;
+/// Whether the host reads the count of the loss, as the weight of the numbers beside it.
+template <class R>
+inline constexpr bool kWaitsForCount = !kIsOnlyLoss<R> && std::is_same_v<typename LossValue<R>::type, WeightedLoss>;
 
 /// The types of a loss function.
 template <class F>
@@ -201,17 +204,13 @@ Comm* comm_in(P&... inputs) noexcept {
   return found;
 }
 
-/// Whether a step or an evaluation of a loss can be captured as a CUDA graph: not if the host reads the count of a loss with
-/// further numbers. TorchScript is not captured: it compiles itself anew during its first calls, and may keep tensors that it
-/// makes then.
+/// Whether a step or an evaluation of a loss can be captured as a CUDA graph. TorchScript is not captured: it compiles
+/// itself anew during its first calls, and may keep tensors that it makes then.
 template <class F>
 inline constexpr bool kCanReplayLoss = false;
 template <class R, class Module, class... P>
 inline constexpr bool kCanReplayLoss<R (*)(Module&, P...)> =
-    kIsLoss<R> &&
-    (kIsOnlyLoss<R> ||
-     !std::is_same_v<typename LossValue<R>::type, WeightedLoss>)&&(syncrun::detail::kMayReplay<P> && ...) &&
-    !std::is_same_v<Module, ::torch::jit::Module>;
+    kIsLoss<R> && !kWaitsForCount<R> && !std::is_same_v<Module, ::torch::jit::Module>;
 template <class R, class Module, class... P>
 inline constexpr bool kCanReplayLoss<R (*)(Module&, P...) noexcept> = kCanReplayLoss<R (*)(Module&, P...)>;
 
@@ -226,7 +225,7 @@ template <BackwardOptions kBackward>
 constexpr const char* why_not_replayed() noexcept {
   if (kBackward.average == GradientAverage::during_backward) return "the gradient is averaged during the backward pass";
   if (kBackward.check == FiniteCheck::gradients) return "FiniteCheck::gradients waits for each gradient";
-  return "the loss takes a value or TorchScript, or returns a WeightedLoss with further numbers";
+  return "the loss is one of TorchScript, or returns a WeightedLoss with further numbers";
 }
 
 /// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
@@ -428,13 +427,13 @@ class Replica final {
             detail::KeptSlice& slice = slices_.add(worker.slice());
             auto loss = kLoss(kept_.net(), detail::KeptInput<P>::of(inputs, slice.inputs)...);
             slice.later.assign(loss.later.begin(), loss.later.end());
-            return ended_stage(bound_.backward(loss.first, call));
+            return ended(bound_.backward(loss.first, call));
           } else {
             detail::KeptSlice& slice = slices_.next(worker.slice());
             const detail::CommAgain again(slice.comm.get(), comm);
             const auto result = bound_.backward(slice.later[kStage - 1](), call);
             if (kStage == slice.later.size()) slice = {};
-            return ended_stage(result);
+            return ended(result);
           }
         });
   }
@@ -449,12 +448,12 @@ class Replica final {
           const detail::EvaluationScope scope(*kept_.module());
           auto loss = kLoss(kept_.net(), inputs...);
           if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
-            return ended<kLoss>(bound_.result_of(loss));
+            return ended(bound_.result_of(loss));
           } else if constexpr (detail::kIsLoss<decltype(loss)>) {
             weigh(worker, loss);
-            return ended<kLoss>(std::move(loss.numbers));
+            return ended(std::move(loss.numbers));
           } else {
-            return ended<kLoss>(std::move(loss));
+            return ended(std::move(loss));
           }
         });
   }
@@ -551,21 +550,17 @@ class Replica final {
           bound_.bind(detail::FlatVector(params), trained, call);
           auto loss = kLoss(kept_.net(), inputs...);
           if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
-            return ended<kLoss>(bound_.backward(loss, call));
+            return ended(bound_.backward(loss, call));
           } else {
             weigh(worker, loss);
             static_cast<void>(bound_.backward(loss.tensor, call));
-            return ended<kLoss>(std::move(loss.numbers));
+            return ended(std::move(loss.numbers));
           }
         });
   }
   /// The result of a body, at its end.
-  template <auto kLoss>
-  detail::ResultOf<kLoss> ended(detail::ResultOf<kLoss> result) const {
-    bound_.keep_buffers();
-    return result;
-  }
-  Avg<double> ended_stage(Avg<double> result) const {
+  template <class R>
+  R ended(R result) const {
     bound_.keep_buffers();
     return result;
   }

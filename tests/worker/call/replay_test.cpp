@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -75,8 +77,10 @@ class Replay : public testing::Test {
     std::copy(shares.begin(), shares.end(), attachment_.segment.at<std::int64_t>(kSharesAt));
     command.has_comm = has_comm;
     running_.begin(command, kRepeatedCommand);
-    while (running_.next_slice())
+    while (running_.next_slice()) {
+      if (value) running_.recordings().note_value(std::as_bytes(std::span(&*value, 1)));
       why_not = running_.replay({[](void* test) { static_cast<Replay*>(test)->body(); }, this}, capture);
+    }
   }
 
   worker::devices::DeviceParts parts() {
@@ -95,6 +99,7 @@ class Replay : public testing::Test {
   bool fails_after_captures = false;
   std::function<void()> reads_on_host;  // called by the body
   bool has_comm = false;
+  std::optional<double> value;  // of a parameter by value
   Capture capture = Capture::required;
   int runs = 0;         // of the body
   std::string why_not;  // of the last call
@@ -165,6 +170,62 @@ TEST_F(Replay, RecordsACallWithOtherRowsOfPeersByItself) {
   EXPECT_EQ(graphs_.launches, 1) << "ranks 1 and 2 have other weights in an average";
   call(all, 12, {0, 4, 6, 12});
   EXPECT_EQ(graphs_.launches, 2);
+}
+
+// The body's host code may have read the value.
+TEST_F(Replay, RecordsACallWithAnotherValueByItself) {
+  for (const double each : {0.5, -0.5}) {
+    value = each;
+    const int launches_before = graphs_.launches;
+    call(all);
+    EXPECT_EQ(graphs_.launches, launches_before) << "of another value";
+    call(all);
+    EXPECT_EQ(graphs_.launches, launches_before + 1);
+  }
+  value = 0.5;
+  call(all);
+  EXPECT_EQ(graphs_.captures, 2);
+  EXPECT_EQ(graphs_.launches, 3);
+}
+
+TEST_F(Replay, KeepsGraphsWhileValuesAreAlwaysNewAndSaysSoOnce) {
+  capture = Capture::if_possible;
+  value = 0;
+  call(all);
+  call(all);
+  int warnings = 0;
+  for (int i = 1; i <= 100; ++i) {
+    value = i;
+    call(all);
+    if (why_not.empty()) continue;
+    ++warnings;
+    EXPECT_NE(why_not.find("DeviceScalar"), std::string::npos) << why_not;
+  }
+  EXPECT_EQ(warnings, 1);
+  EXPECT_EQ(runs, 102);
+  value = 0;
+  call(all);
+  EXPECT_EQ(runs, 102) << "its graph was dropped";
+  EXPECT_EQ(graphs_.launches, 2);
+}
+
+TEST_F(Replay, DropsTheGraphThatWasUsedLeastRecently) {
+  const auto record = [this](int of) {
+    value = of;
+    call(all);
+    call(all);
+  };
+  for (int i = 0; i < 64; ++i) record(i);
+  value = 0;
+  call(all);
+  EXPECT_EQ(runs, 128) << "64 graphs are kept";
+  record(64);
+  value = 0;
+  call(all);
+  EXPECT_EQ(runs, 130);
+  value = 1;
+  call(all);
+  EXPECT_EQ(runs, 131);
 }
 
 TEST_F(Replay, FailsIfTheWorkCannotBeCaptured) {
