@@ -12,9 +12,7 @@ void RangeSet::add(SegmentRange range, std::vector<SegmentRange>& new_parts) {
   SegmentRange whole = range;
   std::uint64_t next = range.begin;  // where the part that is still to be looked at begins
   const auto add_new = [&](std::uint64_t end) {
-    if (next >= end) return;
-    new_parts.push_back({next, end});
-    bytes_ += end - next;
+    if (next < end) new_parts.push_back({next, end});
   };
   while (part != parts_.end() && part->first <= range.end) {
     add_new(part->first);
@@ -32,22 +30,9 @@ void RangeSet::remove(SegmentRange range) {
   while (part != parts_.end() && part->first < range.end) {
     const SegmentRange old{part->first, part->second};
     part = parts_.erase(part);
-    bytes_ -= std::min(old.end, range.end) - std::max(old.begin, range.begin);
     if (old.begin < range.begin) parts_.emplace(old.begin, range.begin);
     if (old.end > range.end) part = parts_.emplace(range.end, old.end).first;
   }
-}
-
-bool RangeSet::has_at_least(std::uint64_t bytes, SegmentRange range) const {
-  if (bytes_ < bytes) return false;
-  auto part = parts_.upper_bound(range.begin);
-  if (part != parts_.begin()) --part;
-  std::uint64_t found = 0;
-  for (; part != parts_.end() && part->first < range.end && found < bytes; ++part) {
-    const SegmentRange both{std::max(part->first, range.begin), std::min(part->second, range.end)};
-    if (both.begin < both.end) found += both.count();
-  }
-  return found >= bytes;
 }
 
 }  // namespace syncrun::detail::os

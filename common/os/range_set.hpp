@@ -21,12 +21,9 @@ class RangeSet {
   /// Adds a range. Appends the parts of it that were not in the set to `new_parts`, in order.
   void add(SegmentRange range, std::vector<SegmentRange>& new_parts);
   void remove(SegmentRange range);
-  /// Whether at least `bytes` bytes of the range are in the set.
-  bool has_at_least(std::uint64_t bytes, SegmentRange range) const;
 
  private:
   std::map<std::uint64_t, std::uint64_t> parts_;  // begin and end of each; they do not touch
-  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace syncrun::detail::os

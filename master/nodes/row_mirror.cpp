@@ -104,7 +104,7 @@ void RowMirror::add_rows_of_call(const os::Segment& segment, const protocol::Com
     os::RangeSet& there = found->second.there;
     const ArgumentBytes bytes = bytes_of(slot);
     const bool is_list = !slot.is_minibatch && batch.kind == Rows::Kind::list;
-    if (slot.kind == ArgumentKind::broadcast || (is_list && there.has_at_least(bytes.all.count() / 4, bytes.all))) {
+    if (slot.kind == ArgumentKind::broadcast) {
       there.add(bytes.all, missing);
       continue;
     }

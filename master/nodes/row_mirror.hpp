@@ -24,8 +24,8 @@ class RowMirror {
   /// Takes in a change of the master's heap.
   void note(const os::HeapChange& change);
   /// The bytes that a command reads on this node and that are not there yet, in order and without overlaps. They count as
-  /// being there from now on. Calls read rows, and transfers the values of variables. If a call with an index list reads an
-  /// array of which a quarter is there, all of the array is returned: random batches would need it soon, one row at a time.
+  /// being there from now on. Calls read rows, and transfers the values of variables. Nothing else is returned: another
+  /// node may be the only one that ever reads the other rows.
   std::vector<SegmentRange> take_missing(const os::Segment& segment, const protocol::Command& command,
                                          const protocol::NodePlace& node);
 
