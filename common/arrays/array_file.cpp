@@ -94,6 +94,29 @@ FileElements open_raw_elements(const std::filesystem::path& path, DType dtype, s
   return {std::move(fd), path, static_cast<std::size_t>(offset), bytes};
 }
 
+namespace {
+
+/// The elements are used in the mapping, so they must be aligned for their type.
+void check_aligned(const ArrayFile& file) {
+  const NpyHeader& header = file.header();
+  if (header.data_offset % size_of(header.dtype) == 0) return;
+  text::throw_usage(file.path().string() + ": expected elements at a multiple of their " +
+                    std::to_string(size_of(header.dtype)) + " bytes to map them, found them at byte " +
+                    std::to_string(header.data_offset) + ": load() copies such a file");
+}
+
+}  // namespace
+
+FileElements open_elements(const std::filesystem::path& path, FileForm& form) {
+  if (!form.has_header)
+    return open_raw_elements(path, form.dtype, {form.extents.data(), form.dimensions}, form.offset_bytes);
+  ArrayFile file(path);
+  file.check_type(form.dtype, form.dimensions);
+  check_aligned(file);
+  std::copy(file.header().shape.begin(), file.header().shape.end(), form.extents.begin());
+  return file.take_elements();
+}
+
 Folder open_folder(const std::filesystem::path& path) {
   Folder folder{os::FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), path};
   if (!folder.fd.is_open()) fail("open", path);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/arrays/mapped_file.hpp"
 #include "common/arrays/npy.hpp"
 #include "common/os/file_descriptor.hpp"
 
@@ -74,6 +75,10 @@ struct FileElements {
 /// aligned, the file is too short, or it does not end with a whole row although the first extent is -1).
 FileElements open_raw_elements(const std::filesystem::path& path, DType dtype, std::span<std::int64_t> extents,
                                std::int64_t offset_bytes);
+
+/// Opens a file to be mapped, and gives the form its extents. Throws the same errors as open_raw_elements(), or as
+/// ArrayFile. Throws Error (usage) also if the elements are not aligned for their type.
+FileElements open_elements(const std::filesystem::path& path, FileForm& form);
 
 /// A .npy file, open for reading. It stays readable even if its name is removed.
 class ArrayFile {

@@ -42,8 +42,25 @@ std::string in_words(const FileState& state) {
 
 }  // namespace
 
-MappedFile::MappedFile(os::FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes)
-    : fd_(std::move(fd)), name_(std::move(name)), elements_at_(elements_at), bytes_(bytes), state_(state_now()) {
+bool names_node(std::string_view path) noexcept { return path.find(kNodeInPath) != std::string_view::npos; }
+
+std::string path_on_node(std::string_view path, int node) {
+  std::string text;
+  for (std::size_t at = path.find(kNodeInPath); at != std::string_view::npos; at = path.find(kNodeInPath)) {
+    text.append(path.substr(0, at)).append(std::to_string(node));
+    path.remove_prefix(at + kNodeInPath.size());
+  }
+  return text.append(path);
+}
+
+MappedFile::MappedFile(os::FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes,
+                       std::size_t begin)
+    : fd_(std::move(fd)),
+      name_(std::move(name)),
+      elements_at_(elements_at),
+      bytes_(bytes),
+      begin_(begin),
+      state_(state_now()) {
   if (bytes_ == 0) return;
   void* const mapping = ::mmap(nullptr, elements_at_ + bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
   if (mapping == MAP_FAILED)
@@ -60,7 +77,9 @@ void MappedFile::read(std::size_t at, void* to, std::size_t bytes) const {
   read_on(at, to, bytes);
 }
 
-void MappedFile::read_on(std::size_t at, void* to, std::size_t bytes) const { read_file(elements_at_ + at, to, bytes); }
+void MappedFile::read_on(std::size_t at, void* to, std::size_t bytes) const {
+  read_file(elements_at_ + (at - begin_), to, bytes);
+}
 
 void MappedFile::read_file(std::size_t at, void* to, std::size_t bytes) const {
   std::size_t got = 0;

@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "common/export_for_cuda.hpp"
 #include "common/os/file_descriptor.hpp"
+#include "syncrun/array.hpp"
+#include "syncrun/dtype.hpp"
 
 namespace syncrun::detail::arrays {
 
@@ -23,9 +26,49 @@ struct FileState {
   friend bool operator==(const FileState&, const FileState&) = default;
 };
 
+/// What a program expects of a file that it maps.
+struct FileForm {
+  DType dtype{};
+  std::uint8_t dimensions = 0;
+  bool has_header = true;         // it is a .npy file
+  std::int64_t offset_bytes = 0;  // without a header: of the first element
+  Extents extents{};              // without a header: see open_raw_elements()
+};
+
+/// In a path, this stands for the number of the node: each node maps its own file, with the rows of its ranks.
+inline constexpr std::string_view kNodeInPath = "{node}";
+bool names_node(std::string_view path) noexcept;
+/// The path with the number in place of each kNodeInPath.
+std::string path_on_node(std::string_view path, int node);
+
+/// The master asks a node about its file. In the master's heap. The path, with kNodeInPath, follows.
+struct FileQuestion {
+  FileForm form;
+  std::uint64_t path_bytes;
+  char* path() noexcept { return reinterpret_cast<char*>(this + 1); }
+  const char* path() const noexcept { return reinterpret_cast<const char*>(this + 1); }
+};
+/// The answer.
+struct FileFacts {
+  std::uint64_t elements_at;  // bytes before the elements
+  std::uint64_t bytes;        // of the elements
+  FileState state;
+  Extents extents;
+};
+
+/// The file of one node, if each node has its own.
+struct FilePartOfNode {
+  std::uint64_t elements_at;
+  std::uint64_t bytes;
+  std::uint64_t begin;  // bytes of the array that are in the files of the nodes before
+  FileState state;
+};
+
 /// A file, as the master describes it for the workers. In the master's heap. The name of the file follows it, for
 /// messages. Workers of the master's node open the descriptor of the master and not the name, because another file may
-/// have the name by then. Workers of other nodes open the name, and compare what they find with `fingerprint`.
+/// have the name by then. Workers of other nodes open the name, and compare what they find with `fingerprint`, or with
+/// their part if each node has a file of its own. Then the name contains kNodeInPath, and all else here is of the first
+/// node. The parts, by node, stand before the name.
 struct FileEntry {
   std::uint64_t id;
   std::uint64_t elements_at;  // bytes before the elements
@@ -33,17 +76,23 @@ struct FileEntry {
   std::int32_t master;        // process id of the master, which has the file open
   std::int32_t fd;            // descriptor of the file in the master
   FileState state;            // when the master mapped it
-  std::uint64_t fingerprint;  // 0 if the session has one node
+  std::uint64_t fingerprint;  // 0 if the session has one node, or each node its own file
+  std::uint64_t parts_count;  // 0 if all nodes have the same file
   std::uint64_t name_bytes;
-  char* name() noexcept { return reinterpret_cast<char*>(this + 1); }
-  const char* name() const noexcept { return reinterpret_cast<const char*>(this + 1); }
+  FilePartOfNode* parts() noexcept { return reinterpret_cast<FilePartOfNode*>(this + 1); }
+  const FilePartOfNode* parts() const noexcept { return reinterpret_cast<const FilePartOfNode*>(this + 1); }
+  char* name() noexcept { return reinterpret_cast<char*>(parts() + parts_count); }
+  const char* name() const noexcept { return reinterpret_cast<const char*>(parts() + parts_count); }
 };
 
-/// An open file, and the read-only mapping of its elements.
+/// An open file, and the read-only mapping of its elements. They can be a part of an array, whose other elements are in
+/// files of other nodes. All places are those in the whole array, and callers ask only for the elements of this file.
 class MappedFile {
  public:
-  /// Maps the file `fd`. Its elements take `bytes` bytes and begin at byte `elements_at`. Throws Error (system).
-  MappedFile(os::FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes);
+  /// Maps the file `fd`. Its elements take `bytes` bytes and begin at byte `elements_at`. Before them, the array has `begin`
+  /// bytes. Throws Error (system).
+  MappedFile(os::FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes,
+             std::size_t begin = 0);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -52,13 +101,16 @@ class MappedFile {
   int fd() const noexcept { return fd_.get(); }
   std::size_t elements_at() const noexcept { return elements_at_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  /// Null if there are no elements. If the file was truncated, a read of the missing bytes raises SIGBUS; see
-  /// FaultGuard.
-  const std::byte* elements() const noexcept { return mapping_ == nullptr ? nullptr : mapping_ + elements_at_; }
+  /// The first element of the array, which can be before the mapping. Null if the file has no elements. If the file was
+  /// truncated, a read of the missing bytes raises SIGBUS; see FaultGuard.
+  const std::byte* elements() const noexcept {
+    if (mapping_ == nullptr) return nullptr;
+    return reinterpret_cast<const std::byte*>(reinterpret_cast<std::uintptr_t>(mapping_) + elements_at_ - begin_);
+  }
   const std::byte* mapping() const noexcept { return mapping_; }
   std::size_t mapping_bytes() const noexcept { return mapping_ == nullptr ? 0 : elements_at_ + bytes_; }
 
-  /// Copies `bytes` bytes of elements, beginning `at` bytes after the first element. Any thread. Throws Error (system)
+  /// Copies `bytes` bytes of elements, beginning `at` bytes after the first element of the array. Any thread. Throws Error (system)
   /// if the file cannot be read, has become shorter, or was closed by the program.
   SYNCRUN_EXPORT_FOR_CUDA void read(std::size_t at, void* to, std::size_t bytes) const;
   /// Copies rows by index. The rows are taken one after the other: the function skips the first `skipped` bytes of this
@@ -89,6 +141,7 @@ class MappedFile {
   std::string name_;
   std::size_t elements_at_;
   std::size_t bytes_;
+  std::size_t begin_;  // bytes of the array before those in this file
   FileState state_;
   std::byte* mapping_ = nullptr;
 };

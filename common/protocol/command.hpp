@@ -40,6 +40,7 @@ enum class CommandKind : std::uint8_t {
   files,
   free,
   memory,
+  look,
   unpin,
   unmap,
   close
@@ -230,6 +231,13 @@ struct MemorySize {
   std::uint64_t total_bytes;
 };
 
+/// Each rank tells the master about a file of its node.
+struct LookPayload {
+  static constexpr CommandKind kKind = CommandKind::look;
+  std::uint64_t question = 0;  // offset of a FileQuestion
+  std::uint64_t answers = 0;   // offset of one FileFacts per rank
+};
+
 /// GPUs unpin the segment, so that the master can return free pages of its heap to the system.
 struct UnpinPayload {
   static constexpr CommandKind kKind = CommandKind::unpin;
@@ -248,8 +256,9 @@ struct ClosePayload {
 /// The part of a command that every worker reads. begin() makes a new payload with the default values above. The
 /// payload of another kind cannot be read.
 struct alignas(64) CommandHead : CommandHeader {
-  using Payload = std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload,
-                               MovePayload, FilesPayload, FreePayload, MemoryPayload, UnpinPayload, UnmapPayload>;
+  using Payload =
+      std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload, MovePayload,
+                   FilesPayload, FreePayload, MemoryPayload, LookPayload, UnpinPayload, UnmapPayload>;
 
   /// The master makes this a command of the kind P.
   template <class P>

@@ -37,11 +37,14 @@ class Data {
   explicit Data(std::shared_ptr<detail::DataRecord> record) noexcept : record_(std::move(record)) {}
 
   /// The extents: rows first.
-  Shape<N> shape() const { return view().shape(); }
+  Shape<N> shape() const { return detail::to_shape<N>(detail::extents_of(held())); }
   /// The first extent.
-  std::int64_t rows() const { return view().rows(); }
+  std::int64_t rows() const { return shape()[0]; }
   /// The number of elements.
-  std::int64_t size() const { return view().size(); }
+  std::int64_t size() const { return shape().elements(); }
+  /// The rows that the ranks of a node can read: those of the node's file if each node has its own (Session::map_npy), and
+  /// else all rows. Throws Error (usage) if there is no such node.
+  Slice rows_of_node(int node) const { return detail::rows_of_node(held(), node); }
   /// The name of the array in error messages. Can be empty.
   const std::string& name() const { return detail::name_of(held()); }
   /// The size of the array's memory in bytes, including the part that is not in use.

@@ -172,7 +172,13 @@ class Session {
   /// read it fail with Error (system). The message names the file. If the master reads a missing part through view(), it
   /// gets the signal SIGBUS.
   ///
-  /// Throws the same errors as load(). Throws also Error (usage) if the elements in the file are not aligned.
+  /// If the path contains "{node}", each node maps a file of its own: the one with the number of the node in this place, 0
+  /// on the first node and in a session on one machine. The array has the rows of node 0, then those of node 1, and so on.
+  /// A call gives each rank rows of its node, and everything that would read a row of another node throws Error (usage).
+  /// Data::rows_of_node() returns the rows of a node.
+  ///
+  /// Throws the same errors as load(). Throws also Error (usage) if the elements in the file are not aligned, or the files
+  /// of nodes differ in more than the number of rows. With "{node}", blocks until a worker of each other node has answered.
   template <Element T, std::size_t N>
   Data<T, N> map_npy(const std::filesystem::path& file, std::string_view name = {}) {
     static_assert(!std::same_as<T, bool>,
@@ -182,7 +188,8 @@ class Session {
   /// Maps a file that has no header as a read-only Data, for example a file of tokens:
   /// `session.map_raw<std::uint16_t, 1>("train.bin", {-1})`. The elements are little-endian and in row-major order. They
   /// begin `offset_bytes` bytes after the beginning of the file, a multiple of the size of T. If the first extent is -1,
-  /// the array has all rows from there to the end of the file. Otherwise, other bytes may follow the elements.
+  /// the array has all rows from there to the end of the file. Otherwise, other bytes may follow the elements. If each node
+  /// has its own file, this is the shape of each.
   ///
   /// In all else, this Data is like that of map_npy(). Throws Error: usage if an extent or the offset is negative, if the
   /// offset is not a multiple of the size of T, if the file is too short, or if the first extent is -1 and the file does

@@ -269,8 +269,8 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
 void CallBuilder::find_rows() {
   State& state = this->state();
   protocol::CallPayload& call = *state.call;
-  state.rows.finish(*state.settled, *function_, state.command->ranks, session_->weights(), *options_,
-                    session_->memory(), call, state.in_flight->temporaries);
+  state.rows.finish(*state.settled, *function_, state.command->ranks, session_->weights(), session_->settings().nodes,
+                    *options_, session_->memory(), call, state.in_flight->temporaries);
   if (state.has_rows_on_nodes) [[unlikely]]
     check_rows_there();
   if (call.is_measured) check_measurable();

@@ -192,6 +192,23 @@ RawArray array_of(const master::records::DataRecord& record) {
   return {record.session->segment().at(record.offset), record.extents};
 }
 
+const Extents& extents_of(const master::records::DataRecord& record) {
+  record.session->check_open();
+  return record.extents;
+}
+
+Slice rows_of_node(const master::records::DataRecord& record, int node) {
+  record.session->check_open();
+  const int nodes = std::max(1, static_cast<int>(record.session->settings().nodes.size()));
+  if (node < 0 || node >= nodes) {
+    text::throw_usage("rows_of_node requires a node from 0 to " + std::to_string(nodes - 1) + ", got " +
+                      std::to_string(node));
+  }
+  if (record.rows_on_nodes.empty()) return {0, record.extents[0]};
+  const arrays::RowRange& rows = record.rows_on_nodes[static_cast<std::size_t>(node)];
+  return {rows.begin, rows.end};
+}
+
 const std::string& name_of(const master::records::DataRecord& record) noexcept { return record.name; }
 
 std::size_t capacity_bytes_of(const master::records::DataRecord& record) {

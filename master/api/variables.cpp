@@ -14,6 +14,7 @@
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
 #include "master/data/mapped_data.hpp"
+#include "master/data/rows_on_nodes.hpp"
 #include "master/session/session_core.hpp"
 #include "master/variables/transfers.hpp"
 #include "syncrun/session.hpp"
@@ -160,6 +161,7 @@ void check_deliveries(master::session::SessionCore& session, std::span<const Del
     if (delivery.data->is_open_for_writing) {
       text::throw_usage(std::string(what) + ": the Data is open for writing: end the write guard first");
     }
+    master::data::check_has_all_rows(*delivery.data);
     if (delivery.data->file) delivery.data->file->file().check_unchanged();
   }
 }

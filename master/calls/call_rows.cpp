@@ -6,6 +6,7 @@
 #include "common/protocol/row_shares.hpp"
 #include "common/text/errors.hpp"
 #include "master/calls/describe.hpp"
+#include "master/calls/shares_by_node.hpp"
 
 namespace syncrun::detail::master::calls {
 
@@ -67,9 +68,9 @@ void CallRows::add_sliced(const records::VariableRecord& variable, std::size_t a
 }
 
 void CallRows::finish(const records::Settled& settled, const records::FunctionRecord& function,
-                      const protocol::RankSet& ranks, const RowWeights& weights, const CallOptions& options,
-                      pool::SegmentHeap memory, protocol::CallPayload& call,
-                      std::vector<std::uint64_t>& temporaries) const {
+                      const protocol::RankSet& ranks, const RowWeights& weights,
+                      std::span<const protocol::NodePlace> nodes, const CallOptions& options, pool::SegmentHeap memory,
+                      protocol::CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
   const bool has_scattered = this->has_scattered();
   const bool has_sliced = sliced_count_ != 0;
   call.slices = options.slices;
@@ -91,7 +92,9 @@ void CallRows::finish(const records::Settled& settled, const records::FunctionRe
     return;
   }
   if (has_scattered) select_scattered(function, options, memory, call, temporaries);
-  if (call.rows > 0 && !weights.are_equal() && !call.is_measured)
+  if (call.rows > 0 && of_nodes_.data != nullptr)
+    divide_by_node(function, ranks, call.is_measured ? RowWeights() : weights, nodes, memory, call, temporaries);
+  else if (call.rows > 0 && !weights.are_equal() && !call.is_measured)
     divide(function, ranks, weights, memory, call, temporaries);
   if (has_sliced) select_local(settled, function, ranks, options, memory, call, temporaries);
   if (call.rows == 0) text::throw_usage("a call of '" + function.name + "' requires at least one row, got 0");
@@ -172,6 +175,34 @@ void CallRows::select_scattered(const records::FunctionRecord& function, const C
   text::throw_usage(describe_argument(function, minibatch_.argument, minibatch_.data->name) + " is a minibatch of " +
                     std::to_string(minibatch_.data->extents[0]) + " rows, but the batch has " +
                     std::to_string(call.rows));
+}
+
+void CallRows::add_of_nodes(const records::FunctionRecord& function, const ScatteredArgument& argument) {
+  if (of_nodes_.data == nullptr) of_nodes_ = argument;
+  const std::vector<arrays::RowRange>& first = of_nodes_.data->rows_on_nodes;
+  const std::vector<arrays::RowRange>& own = argument.data->rows_on_nodes;
+  for (std::size_t node = 0; node < own.size(); ++node) {
+    if (own[node].count() == first[node].count()) continue;
+    text::throw_usage(describe_argument(function, argument.argument, argument.data->name) + " has " +
+                      std::to_string(own[node].count()) + " rows in its file of node " + std::to_string(node) +
+                      ", but " + describe_argument(function, of_nodes_.argument, of_nodes_.data->name) + " has " +
+                      std::to_string(first[node].count()));
+  }
+}
+
+/// Divides the rows of the call so that each rank gets rows that its node has.
+void CallRows::divide_by_node(const records::FunctionRecord& function, const protocol::RankSet& ranks,
+                              const RowWeights& weights, std::span<const protocol::NodePlace> nodes,
+                              pool::SegmentHeap memory, protocol::CallPayload& call,
+                              std::vector<std::uint64_t>& temporaries) const {
+  const RowsOnNodes rows{describe_argument(function, of_nodes_.argument, of_nodes_.data->name),
+                         of_nodes_.data->rows_on_nodes, nodes};
+  const auto count = static_cast<std::size_t>(ranks.count()) + 1;
+  call.share_begins =
+      memory.heap.allocate(count * sizeof(std::int64_t), os::SharedHeap::Contents::any, "shares of rows");
+  temporaries.push_back(call.share_begins);
+  calls::divide_by_node(rows, call.batch, memory.segment, ranks, weights,
+                        {memory.segment.at<std::int64_t>(call.share_begins), count});
 }
 
 /// Divides the rows of the call among ranks that have weights.

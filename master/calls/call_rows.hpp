@@ -4,10 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/protocol/control_block.hpp"
+#include "common/protocol/node_place.hpp"
 #include "master/calls/row_weights.hpp"
 #include "master/pool/segment_heap.hpp"
 #include "master/records/records.hpp"
@@ -34,14 +36,17 @@ class CallRows {
     } else if (data.extents[0] != scattered_.data->extents[0]) {
       complain_about_rows(function, scattered_, {&data, argument});
     }
+    if (data.file && !data.rows_on_nodes.empty()) [[unlikely]]
+      add_of_nodes(function, {&data, argument});
   }
   void add_sliced(const records::VariableRecord& variable, std::size_t argument);
 
-  /// Fills in the rows of the call for `ranks`, which divide the rows by their weights. Index lists and the shares of
-  /// ranks with weights go to the heap, and their offsets are added to `temporaries`. Throws Error (usage).
+  /// Fills in the rows of the call for `ranks`, which divide the rows by their weights, and by node if an argument is in a
+  /// file of each node. Index lists and unequal shares go to the heap, and their offsets are added to `temporaries`. `nodes`
+  /// are those of the session. Throws Error (usage).
   void finish(const records::Settled& settled, const records::FunctionRecord& function, const protocol::RankSet& ranks,
-              const RowWeights& weights, const CallOptions& options, pool::SegmentHeap memory,
-              protocol::CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
+              const RowWeights& weights, std::span<const protocol::NodePlace> nodes, const CallOptions& options,
+              pool::SegmentHeap memory, protocol::CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
   /// After finish(): throws Error (usage) unless every rank has rows whose time can be measured.
   void check_measurable(const records::Settled& settled, const records::FunctionRecord& function,
                         const protocol::RankSet& ranks, const CallOptions& options,
@@ -65,6 +70,10 @@ class CallRows {
                   protocol::CallPayload& call) const;
   void select_scattered(const records::FunctionRecord& function, const CallOptions& options, pool::SegmentHeap memory,
                         protocol::CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
+  void add_of_nodes(const records::FunctionRecord& function, const ScatteredArgument& argument);
+  void divide_by_node(const records::FunctionRecord& function, const protocol::RankSet& ranks,
+                      const RowWeights& weights, std::span<const protocol::NodePlace> nodes, pool::SegmentHeap memory,
+                      protocol::CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
   static void divide(const records::FunctionRecord& function, const protocol::RankSet& ranks, const RowWeights& weights,
                      pool::SegmentHeap memory, protocol::CallPayload& call, std::vector<std::uint64_t>& temporaries);
   void select_local(const records::Settled& settled, const records::FunctionRecord& function,
@@ -74,6 +83,7 @@ class CallRows {
   bool shapes_may_be_unknown(const os::Segment& segment) const noexcept;
 
   ScatteredArgument scattered_;  // the first argument that batch selects from
+  ScatteredArgument of_nodes_;   // the first one of which each node has a file
   ScatteredArgument minibatch_;  // the last argument that is the batch itself
   std::array<SlicedArgument, kMaxArguments> sliced_;
   std::size_t sliced_count_ = 0;

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "common/arrays/mapped_file.hpp"
 #include "master/calls/system_commands.hpp"
@@ -30,6 +33,10 @@ class FileRecord {
   /// Throws Error (system).
   FileRecord(calls::SystemCommands& commands, records::Registry& registry, arrays::FileElements elements,
              Readers readers);
+  /// The same for a file of the first node, if each node has its own. `path` is that of all of them, and `parts`, by node,
+  /// describes those of the others.
+  FileRecord(calls::SystemCommands& commands, records::Registry& registry, arrays::FileElements elements,
+             const std::string& path, std::vector<arrays::FilePartOfNode> parts);
   ~FileRecord();
   FileRecord(const FileRecord&) = delete;
   FileRecord& operator=(const FileRecord&) = delete;
@@ -38,11 +45,14 @@ class FileRecord {
   std::uint64_t entry() const noexcept { return entry_; }
 
  private:
+  FileRecord(calls::SystemCommands& commands, records::Registry& registry, arrays::FileElements elements);
+  arrays::FileEntry& make_entry(const std::string& name, std::span<const arrays::FilePartOfNode> parts);
+
   calls::SystemCommands& commands_;
   records::Registry& registry_;
   arrays::MappedFile file_;
   std::uint64_t id_;
-  std::uint64_t entry_;  // offset in the segment
+  std::uint64_t entry_ = 0;  // offset in the segment
 };
 
 /// Throws Error (usage) if the array is mapped from a file.

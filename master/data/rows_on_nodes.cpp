@@ -19,6 +19,11 @@ std::string rows_text(arrays::RowRange rows) {
 
 void check_has_all_rows(const records::DataRecord& record) {
   if (record.rows_on_nodes.empty()) return;
+  if (record.file) {
+    text::throw_usage(calls::describe_data(record) + " is in a file of each node: the program requires all " +
+                      std::to_string(record.extents[0]) + " rows, and its node has rows " +
+                      rows_text(record.rows_on_nodes.front()) + ": only calls can read it, as Scattered");
+  }
   text::throw_usage(calls::describe_data(record) +
                     " is part of a batch that was pushed with push_here(): the program requires all " +
                     std::to_string(record.extents[0]) + " rows, and its node has rows " +
@@ -30,6 +35,12 @@ void check_rows_on_nodes(const records::DataRecord& record, const std::string& a
                          const protocol::CallPayload& call, const protocol::RankSet& ranks,
                          std::span<const protocol::NodePlace> nodes) {
   if (record.rows_on_nodes.empty()) return;
+  if (record.file) {  // CallRows gives each rank rows of its node, if they are not those of a batch
+    if (slot.kind == ArgumentKind::scattered && !slot.is_minibatch) return;
+    text::throw_usage(argument +
+                      " is in a file of each node, so it can only be a Scattered argument, and no minibatch: "
+                      "a Broadcast argument requires a file that is the same on all nodes");
+  }
   const std::string batch = argument + " is part of a batch that was pushed with push_here(): ";
   if (slot.kind == ArgumentKind::broadcast)
     text::throw_usage(batch + "a Broadcast argument requires all rows on each node" + kEvenHelp);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Batches of which each node has only the rows that its ranks read (Draft::push_here). Everything that would read another
-// row is refused before it begins.
+// Arrays of which each node has only the rows that its ranks read: batches (Draft::push_here), and files of which each
+// node has its own. Everything that would read another row is refused before it begins.
 
 #include <span>
 #include <string>

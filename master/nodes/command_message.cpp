@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "common/arrays/extents.hpp"
+#include "common/arrays/mapped_file.hpp"
 #include "common/os/memory_limit.hpp"
 #include "common/os/wait.hpp"
 #include "master/nodes/transfer_parts.hpp"
@@ -207,6 +208,8 @@ void check_head(const protocol::CommandHead& head, const protocol::ControlBlock&
   }
   if (const auto* const files = std::get_if<protocol::FilesPayload>(&head.payload))
     check_place(segment, files->slots, ranks * sizeof(protocol::FilesSlot), "pieces of files");
+  if (const auto* const look = std::get_if<protocol::LookPayload>(&head.payload))
+    check_place(segment, look->answers, ranks * sizeof(arrays::FileFacts), "answers about files");
   if (const auto* const move = std::get_if<protocol::MovePayload>(&head.payload)) {
     is_valid = is_valid && move->from >= 0 && move->from < control.world_size();
     check_place(segment, move->variable, sizeof(protocol::VariableEntry), "a variable");
@@ -273,6 +276,8 @@ void for_each_change(const os::Segment& segment, const protocol::Command& comman
   } else if (const auto* const files = std::get_if<protocol::FilesPayload>(&command.payload)) {
     if (files->action == protocol::FilesAction::take)
       visit_copy(segment.at<protocol::VariableEntry>(files->variable)->copies()[rank]);
+  } else if (const auto* const look = std::get_if<protocol::LookPayload>(&command.payload)) {
+    visit_values(std::as_writable_bytes(std::span(segment.at<arrays::FileFacts>(look->answers) + rank, 1)));
   } else if (const auto* const call = std::get_if<protocol::CallPayload>(&command.payload)) {
     for (std::size_t i = 0; i < call->outputs_count; ++i) {
       if (is_kept(command, *call, i)) visit_copy(segment.at<protocol::VariableEntry>(command.kept[i])->copies()[rank]);

@@ -74,7 +74,8 @@ struct DataRecord {
   // set if the memory is a batch of a queue: the queue gets it back when the last owner releases this
   std::shared_ptr<void> lease;
   bool is_open_for_writing = false;
-  // by node: the only rows that are there, if the producers of each node have filled only its own. Else empty
+  // by node: the only rows that are there, if the producers of each node have filled only its own, or each node has a file
+  // of its own. Else empty
   std::vector<arrays::RowRange> rows_on_nodes;
 
   ~DataRecord();

@@ -19,6 +19,7 @@ bool run_collectives(Session& session, const std::string& action, const Words& w
 bool run_producers(Session& session, const std::string& action, const Words& words);
 bool run_respawns(Session& session, const std::string& action, const Words& words);
 bool run_signals(Session& session, const std::string& action, const Words& words);
+bool use_data(Session& session, const std::string& action, const Words& words);
 int train(Session& session, const Words& words);  // returns the exit code
 bool use_shared_variables(Session& session, const std::string& action);
 bool use_values(Session& session, const std::string& action, const Words& words);

@@ -335,7 +335,7 @@ int program(sr::Session& session, int argc, char** argv) {
     if (!test::run_checkpoints(session, action, words) && !test::run_collectives(session, action, words) &&
         !test::run_producers(session, action, words) && !test::run_respawns(session, action, words) &&
         !test::run_signals(session, action, words) && !test::use_shared_variables(session, action) &&
-        !test::use_values(session, action, words)) {
+        !test::use_values(session, action, words) && !test::use_data(session, action, words)) {
       throw std::invalid_argument("no such action: " + action);
     }
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "common/arrays/array_file.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail::worker::call {
@@ -79,10 +80,9 @@ constexpr const char* kSamePath =
     "a file that is mapped must be the same at the same path on every node; an array in memory is sent to them";
 
 /// Another node has no descriptors of the master.
-os::FileDescriptor open_here(const std::string& name) {
+os::FileDescriptor open_here(const std::string& name, const std::string& why) {
   os::FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.is_open())
-    text::throw_errno(std::string("a worker cannot open ") + name + " on its node (" + kSamePath + ")");
+  if (!fd.is_open()) text::throw_errno("a worker cannot open " + name + " on its node" + why);
   return fd;
 }
 
@@ -112,11 +112,37 @@ bool FaultGuard::has_struck() const noexcept {
   return place_ >= 0 && ranges[static_cast<std::size_t>(place_)].has_struck.load(std::memory_order_acquire);
 }
 
+void MappedFiles::look(const os::Segment& segment, const protocol::LookPayload& command, int rank) const {
+  const auto& question = *segment.at<const arrays::FileQuestion>(command.question);
+  arrays::FileForm form = question.form;
+  arrays::FileElements elements =
+      arrays::open_elements(arrays::path_on_node({question.path(), question.path_bytes}, place_.node), form);
+  const arrays::MappedFile file(std::move(elements.fd), elements.path.string(), elements.elements_at, elements.bytes);
+  segment.at<arrays::FileFacts>(command.answers)[rank] = {file.elements_at(), file.bytes(), file.state(), form.extents};
+}
+
 const arrays::MappedFile& MappedFiles::at(const arrays::FileEntry& entry) {
   if (const auto found = files_.find(entry.id); found != files_.end()) return found->second->file;
-  const std::string name(entry.name(), entry.name_bytes);
+  const std::string path(entry.name(), entry.name_bytes);
+  return files_.emplace(entry.id, entry.parts_count != 0 ? map_part(entry, path) : map_same(entry, path))
+      .first->second->file;
+}
+
+std::unique_ptr<MappedFiles::Guarded> MappedFiles::map_part(const arrays::FileEntry& entry,
+                                                            const std::string& path) const {
+  const std::string name = arrays::path_on_node(path, place_.node);
+  const arrays::FilePartOfNode& part = entry.parts()[place_.node];
+  os::FileDescriptor fd = place_.node == 0 ? open_again(entry, name) : open_here(name, "");
+  std::unique_ptr<Guarded> guarded(new Guarded{{std::move(fd), name, part.elements_at, part.bytes, part.begin}});
+  guarded->file.check_is(part.state);
+  return guarded;
+}
+
+std::unique_ptr<MappedFiles::Guarded> MappedFiles::map_same(const arrays::FileEntry& entry,
+                                                            const std::string& name) const {
   const bool is_masters_node = place_.node == 0;
-  os::FileDescriptor fd = is_masters_node ? open_again(entry, name) : open_here(name);
+  os::FileDescriptor fd =
+      is_masters_node ? open_again(entry, name) : open_here(name, std::string(" (") + kSamePath + ")");
   std::unique_ptr<Guarded> guarded(new Guarded{{std::move(fd), name, entry.elements_at, entry.bytes}});
   if (is_masters_node) guarded->file.check_is(entry.state);
   else guarded->file.check_unchanged();
@@ -125,7 +151,7 @@ const arrays::MappedFile& MappedFiles::at(const arrays::FileEntry& entry) {
         ErrorKind::system,
         name + ": expected the file that the master has mapped, found another one on this node (" + kSamePath + ")");
   }
-  return files_.emplace(entry.id, std::move(guarded)).first->second->file;
+  return guarded;
 }
 
 void MappedFiles::check(std::uint64_t id) const {

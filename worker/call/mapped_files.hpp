@@ -4,9 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "common/arrays/mapped_file.hpp"
+#include "common/os/segment.hpp"
+#include "common/protocol/command.hpp"
 #include "common/protocol/node_place.hpp"
 
 namespace syncrun::detail::worker::call {
@@ -32,8 +35,11 @@ class FaultGuard {
 class MappedFiles {
  public:
   explicit MappedFiles(const protocol::NodePlace& place = {}) : place_(place) {}
-  /// Maps the file at the first use. On a node other than the master's, that is the file with the same path. Throws Error
-  /// (system) if it cannot be mapped, was overwritten since, or is not the file that the master has mapped.
+  /// Tells the master about the file of this node. Throws Error (system), or Error (usage) if the file has not the form that
+  /// the program expects.
+  void look(const os::Segment& segment, const protocol::LookPayload& command, int rank) const;
+  /// Maps the file at the first use. On a node other than the master's, that is the file with the same path, or the node's
+  /// own. Throws Error (system) if it cannot be mapped, was overwritten since, or is not the file that the master has mapped.
   const arrays::MappedFile& at(const arrays::FileEntry& entry);
   void forget(std::uint64_t id) noexcept { files_.erase(id); }
   /// Called after a body has read the file. Throws Error (system) if bytes were missing, or if the file was
@@ -45,6 +51,9 @@ class MappedFiles {
     arrays::MappedFile file;
     FaultGuard guard{file};
   };
+  std::unique_ptr<Guarded> map_part(const arrays::FileEntry& entry, const std::string& path) const;
+  std::unique_ptr<Guarded> map_same(const arrays::FileEntry& entry, const std::string& name) const;
+
   protocol::NodePlace place_;  // of this worker
   std::unordered_map<std::uint64_t, std::unique_ptr<Guarded>> files_;
 };

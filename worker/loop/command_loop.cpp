@@ -176,6 +176,10 @@ void CommandLoop::execute(protocol::Command& command) {
         *attachment_.segment.at<protocol::MemorySize>(command.as<protocol::MemoryPayload>().to) =
             device_->memory_size();
         break;
+      case protocol::CommandKind::look:
+        enter_phase(protocol::Phase::inputs);
+        files_.look(attachment_.segment, command.as<protocol::LookPayload>(), attachment_.rank);
+        break;
       case protocol::CommandKind::unpin:
         enter_phase(protocol::Phase::inputs);
         device_->unpin();

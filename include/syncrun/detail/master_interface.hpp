@@ -256,6 +256,10 @@ SYNCRUN_EXPORT void resize_data(DataRecord& record, std::span<const std::int64_t
 SYNCRUN_EXPORT void free_data(DataRecord& record);
 /// The address of the elements, and the extents.
 SYNCRUN_EXPORT RawArray array_of(const DataRecord& record);
+/// The extents of the whole array.
+SYNCRUN_EXPORT const Extents& extents_of(const DataRecord& record);
+/// The rows that the ranks of a node can read. Throws Error (usage) if there is no such node.
+SYNCRUN_EXPORT Slice rows_of_node(const DataRecord& record, int node);
 /// The name that messages use. Can be empty.
 SYNCRUN_EXPORT const std::string& name_of(const DataRecord& record) noexcept;
 /// The size of its memory in bytes, including the part that is not in use.
