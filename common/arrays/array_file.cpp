@@ -130,6 +130,10 @@ bool is_in_place(const os::FileDescriptor& fd, const Folder& folder, const std::
          own.st_dev == there.st_dev && own.st_ino == there.st_ino;
 }
 
+void remove_file(const Folder& folder, const std::string& name) noexcept {
+  static_cast<void>(::unlinkat(folder.fd.get(), name.c_str(), 0));
+}
+
 void sync(const Folder& folder) {
   // Some file systems do not support fsync of folders, and report EINVAL. There is nothing to wait for then.
   if (::fsync(folder.fd.get()) != 0 && errno != EINVAL) fail("write", folder.path);
@@ -139,7 +143,7 @@ void write_file(const Folder& folder, const std::string& name, std::string_view 
                 std::span<const std::byte> rest) {
   const auto path = folder.path / name;
   // The name may already exist, and may be a link or a pipe. So it is removed and not opened.
-  ::unlinkat(folder.fd.get(), name.c_str(), 0);
+  remove_file(folder, name);
   const os::FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd.is_open()) fail("write", path);
   write_at(fd, path, 0, std::as_bytes(std::span(front)));

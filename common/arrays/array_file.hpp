@@ -36,6 +36,9 @@ void sync(const Folder& folder);
 /// name. Throws Error (system).
 void write_file(const Folder& folder, const std::string& name, std::string_view front, std::span<const std::byte> rest);
 
+/// Removes a file if it is there.
+void remove_file(const Folder& folder, const std::string& name) noexcept;
+
 /// Writes to an open file, beginning at its byte `at`. `path` is its path for messages. Throws Error (system).
 void write_at(const os::FileDescriptor& fd, const std::filesystem::path& path, std::uint64_t at,
               std::span<const std::byte> bytes);

@@ -101,6 +101,7 @@ struct FilesSlot {
 
 /// What the ranks do.
 enum class FilesAction : std::uint8_t {
+  see,    ///< open the folder, and nothing else
   write,  ///< write pieces of their copies to files
   read,   ///< read pieces of files to memory beside their copies
   take,   ///< make what they have read their copies
@@ -213,6 +214,9 @@ struct FilesPayload {
   std::uint64_t reading = 0;   // tells what was read for one variable from what was read for another
   TextPlace folder;            // the path, which is the same on all nodes
   TextPlace id;                // of the folder (see SharedFolder)
+  /// To write copies that should be equal: offset of two hashes for each rank. Each rank puts the hash of what it writes into
+  /// the first half. Rank 0 puts the hashes of the same bytes of its own copy into the second half. 0: none are needed.
+  std::uint64_t hashes = 0;
 };
 
 /// Frees the copies of variables. Each variable names the next one, so that freeing memory does not require any.

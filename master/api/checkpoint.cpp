@@ -451,6 +451,24 @@ void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace
   load_all(loads);
 }
 
+namespace {
+
+/// Replicated arrays do not need a folder that all nodes share. Without one, the master writes them, as it does with small
+/// ones. If there are also rows that only other nodes have, writing them says that the folder is not shared.
+void leave_to_master_if_unseen(master::checkpoint::Manifest& manifest, const std::vector<SavedArray>& arrays,
+                               const fs::path& root, const arrays::Folder& folder) {
+  const auto has_parts = [](const auto& array) { return !array.parts.empty(); };
+  const auto needs_all = [&](const auto& array) { return has_parts(array) && array.placement == Placement::scattered; };
+  std::vector<master::checkpoint::ManifestArray>& saved = manifest.arrays;
+  const auto first = std::find_if(saved.begin(), saved.end(), has_parts);
+  if (first == saved.end() || std::any_of(saved.begin(), saved.end(), needs_all)) return;
+  const ArrayPlace& place = HandleAccess::place(arrays[static_cast<std::size_t>(first - saved.begin())]);
+  if (is_seen_by_all(*place.variable->session, root, folder, manifest.folder_id)) return;
+  for (master::checkpoint::ManifestArray& array : saved) array.parts.clear();
+}
+
+}  // namespace
+
 }  // namespace syncrun::detail
 
 namespace syncrun {
@@ -464,22 +482,24 @@ void save_checkpoint(const std::filesystem::path& folder, const std::vector<Save
   }
   for (const SavedValue& value : values) manifest.values.emplace_back(value.name(), value.text());
   if (manifest.has_parts()) manifest.folder_id = detail::arrays::make_folder_id();
-  const std::string text = detail::master::checkpoint::to_text(manifest);
+  static_cast<void>(detail::master::checkpoint::to_text(manifest));  // refuses names
 
   detail::master::checkpoint::CheckpointWriter writer(folder);
   if (manifest.has_parts()) detail::arrays::write_folder_id(writer.folder(), manifest.folder_id);
+  detail::leave_to_master_if_unseen(manifest, arrays, folder, writer.folder());
   for (std::size_t i = 0; i < arrays.size(); ++i) {
-    const detail::master::checkpoint::ManifestArray& array = manifest.arrays[i];
+    detail::master::checkpoint::ManifestArray& array = manifest.arrays[i];
     const detail::ArrayPlace& place = detail::HandleAccess::place(arrays[i]);
-    if (!array.parts.empty()) {
-      detail::write_parts(writer.folder(), array, place.variable, manifest.folder_id);
+    if (!array.parts.empty() && detail::write_parts(writer.folder(), array, place.variable, manifest.folder_id))
       continue;
-    }
+    array.parts.clear();
     detail::write_array(place, [&](std::string_view front, std::span<const std::byte> rest) {
       detail::arrays::write_file(writer.folder(), detail::master::checkpoint::file_of(array.name), front, rest);
     });
   }
-  detail::arrays::write_file(writer.folder(), detail::master::checkpoint::kManifest, text, {});
+  if (!manifest.has_parts()) detail::arrays::remove_file(writer.folder(), detail::arrays::kFolderId);
+  detail::arrays::write_file(writer.folder(), detail::master::checkpoint::kManifest,
+                             detail::master::checkpoint::to_text(manifest), {});
   writer.commit();
 }
 

@@ -1,8 +1,10 @@
 #include "master/api/part_files.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "common/arrays/extents.hpp"
+#include "common/protocol/row_shares.hpp"
 #include "common/text/errors.hpp"
 #include "master/records/variables.hpp"
 #include "master/session/session_core.hpp"
@@ -14,11 +16,39 @@ std::string shape_text(DType dtype, std::span<const std::int64_t> extents) {
   return std::string(to_string(dtype)) + " of shape " + syncrun::to_string(extents);
 }
 
+namespace {
+
+/// The nodes share the work of writing an array that has this size or more on each of them.
+constexpr std::size_t kLeastBytesOfPart = std::size_t{1} << 20U;
+
+/// Each node writes the rows that are the shares of its ranks, although every rank has all rows.
+std::vector<master::checkpoint::ManifestPart> parts_of_equal_copies(master::session::SessionCore& session,
+                                                                    const ArrayPlace& array) {
+  const master::records::CopyFacts& facts = array.variable->copies(session.commands().settled());
+  const bool are_alike = std::all_of(facts.extents.begin(), facts.extents.end(),
+                                     [&](const Extents& extents) { return extents == facts.extents.front(); });
+  if (array.variable->value || !facts.assigned.all() || !are_alike)
+    return {};  // the master saves them, or says why not
+  const std::vector<protocol::NodePlace>& nodes = session.settings().nodes;
+  const std::int64_t rows = facts.extents.front()[0];
+  const std::size_t bytes = master::records::bytes_of(*array.variable, facts.extents.front());
+  if (bytes / nodes.size() < kLeastBytesOfPart || rows < session.world_size()) return {};
+  std::vector<master::checkpoint::ManifestPart> parts;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    parts.push_back(
+        {protocol::rows_of_node(rows, session.world_size(), nodes[node]).count(), session.settings().node_names[node]});
+  }
+  return parts;
+}
+
+}  // namespace
+
 std::vector<master::checkpoint::ManifestPart> parts_of(const ArrayPlace& array) {
-  if (!array.variable || array.placement != Placement::scattered) return {};
+  if (!array.variable) return {};
   master::session::SessionCore& session = *array.variable->session;
   const master::session::SessionCore::Entry guard(session);
   if (!session.has_other_nodes()) return {};
+  if (array.placement == Placement::replicated) return parts_of_equal_copies(session, array);
   const master::records::Settled settled = session.commands().settled();
   static_cast<void>(master::records::extents_together(*array.variable, settled, "save"));  // the rows have one shape
   std::vector<master::checkpoint::ManifestPart> parts;
@@ -73,13 +103,30 @@ std::vector<arrays::ArrayFile> open_parts(const arrays::Folder& folder,
   return files;
 }
 
-void write_parts(const arrays::Folder& folder, const master::checkpoint::ManifestArray& array,
+bool write_parts(const arrays::Folder& folder, const master::checkpoint::ManifestArray& array,
                  const std::shared_ptr<master::records::VariableRecord>& variable, const std::string& folder_id) {
   const master::session::SessionCore::Entry guard(*variable->session);
   const master::variables::RowsOnDisk rows{
       variable, {std::filesystem::absolute(folder.path), folder_id}, files_of_parts(array)};
-  master::variables::write_rows(variable->session->commands(), rows);
+  if (array.placement == Placement::scattered) {
+    master::variables::write_rows(variable->session->commands(), rows);
+  } else if (!master::variables::write_shares(variable->session->commands(), rows)) {
+    for (const master::variables::RowsFile& file : rows.files) arrays::remove_file(folder, file.name);
+    return false;
+  }
   static_cast<void>(open_parts(folder, array));
+  return true;
+}
+
+bool is_seen_by_all(master::session::SessionCore& session, const std::filesystem::path& root,
+                    const arrays::Folder& folder, const std::string& folder_id) {
+  const master::session::SessionCore::Entry guard(session);
+  const std::filesystem::path key = std::filesystem::absolute(root).lexically_normal();
+  if (session.unshared_folders().contains(key)) return false;
+  const arrays::SharedFolder shared{std::filesystem::absolute(folder.path), folder_id};
+  if (master::variables::is_seen_by_all(session.commands(), shared, session.settings().nodes)) return true;
+  session.unshared_folders().insert(key);
+  return false;
 }
 
 }  // namespace syncrun::detail

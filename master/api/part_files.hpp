@@ -3,6 +3,7 @@
 // The files of an array whose parts several nodes have written.
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,16 +19,23 @@ namespace syncrun::detail {
 /// "float32 of shape [2, 3]".
 std::string shape_text(DType dtype, std::span<const std::int64_t> extents);
 
-/// The parts of an array that the nodes of its ranks write themselves. Empty if the master writes the array: it is in one
-/// piece, or all its rows are on the master's node. Throws Error (usage) if the rows differ in shape.
+/// The parts of an array that the nodes of its ranks write themselves. Empty if the master writes the array: it is no
+/// variable, all its rows are on the master's node, or it is small and every rank has all of it. Throws Error (usage) if
+/// scattered rows differ in shape.
 std::vector<master::checkpoint::ManifestPart> parts_of(const ArrayPlace& array);
 
 std::vector<master::variables::RowsFile> files_of_parts(const master::checkpoint::ManifestArray& array);
 
-/// Lets the nodes write the parts. Then checks that this node sees them. Throws Error (system), Error (usage) if a node does
-/// not see the folder, and failures of calls that wrote the variable.
-void write_parts(const arrays::Folder& folder, const master::checkpoint::ManifestArray& array,
+/// Lets the nodes write the parts. Then checks that this node sees them. Returns false, and leaves no parts, if copies that
+/// are saved as replicated differ from rank 0's. Throws Error (system), Error (usage) if a node does not see the folder, and
+/// failures of calls that wrote the variable.
+bool write_parts(const arrays::Folder& folder, const master::checkpoint::ManifestArray& array,
                  const std::shared_ptr<master::records::VariableRecord>& variable, const std::string& folder_id);
+
+/// Whether all nodes of the session see the folder. If they do not, the session remembers `root`, which contains it, and does
+/// not ask again, because the answer takes some seconds.
+bool is_seen_by_all(master::session::SessionCore& session, const std::filesystem::path& root,
+                    const arrays::Folder& folder, const std::string& folder_id);
 
 /// Opens the parts, and checks that they have the rows that the manifest names. Throws Error (system), or Error (usage) if a
 /// file is not as it should be. The message says which node has written the file.

@@ -109,8 +109,7 @@ class ManifestText {
 
   /// A part of the last array.
   void read_part(Manifest& manifest) {
-    if (manifest.arrays.empty() || manifest.arrays.back().placement != Placement::scattered)
-      fail("a part only of a scattered array");
+    if (manifest.arrays.empty()) fail("a part only of an array");
     const std::string_view text = next_word();
     ManifestPart part;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), part.rows);

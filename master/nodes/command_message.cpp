@@ -206,8 +206,10 @@ void check_head(const protocol::CommandHead& head, const protocol::ControlBlock&
     const std::uint64_t bytes = collective->variables_count * sizeof(protocol::CollectiveSlot);
     check_place(segment, collective->variables, bytes, "variables");
   }
-  if (const auto* const files = std::get_if<protocol::FilesPayload>(&head.payload))
+  if (const auto* const files = std::get_if<protocol::FilesPayload>(&head.payload)) {
     check_place(segment, files->slots, ranks * sizeof(protocol::FilesSlot), "pieces of files");
+    check_place(segment, files->hashes, 2 * ranks * sizeof(std::uint64_t), "hashes of pieces");
+  }
   if (const auto* const look = std::get_if<protocol::LookPayload>(&head.payload))
     check_place(segment, look->answers, ranks * sizeof(arrays::FileFacts), "answers about files");
   if (const auto* const move = std::get_if<protocol::MovePayload>(&head.payload)) {
@@ -276,6 +278,8 @@ void for_each_change(const os::Segment& segment, const protocol::Command& comman
   } else if (const auto* const files = std::get_if<protocol::FilesPayload>(&command.payload)) {
     if (files->action == protocol::FilesAction::take)
       visit_copy(segment.at<protocol::VariableEntry>(files->variable)->copies()[rank]);
+    if (files->hashes != 0)
+      visit_values(std::as_writable_bytes(std::span(segment.at<std::uint64_t>(files->hashes) + rank, 1)));
   } else if (const auto* const look = std::get_if<protocol::LookPayload>(&command.payload)) {
     visit_values(std::as_writable_bytes(std::span(segment.at<arrays::FileFacts>(look->answers) + rank, 1)));
   } else if (const auto* const call = std::get_if<protocol::CallPayload>(&command.payload)) {

@@ -6,9 +6,11 @@
 // start (session_start.hpp) and the end (session_end.hpp).
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +70,8 @@ class SessionCore final : private dispatch::SessionEnds {
   void set_weights(calls::RowWeights weights) noexcept { weights_ = std::move(weights); }
   /// The producers on other nodes. Null if there are no other nodes.
   nodes::RemoteQueues* other_queues() noexcept { return pool_->other_queues(); }
+  /// Folders of checkpoints that other nodes do not see.
+  std::set<std::filesystem::path>& unshared_folders() noexcept { return unshared_folders_; }
   /// The pool, for waits that handle what comes from other nodes.
   pool::WorkerPool& pool() noexcept { return *pool_; }
   const os::Segment& segment() const noexcept { return pool_->segment(); }
@@ -118,6 +122,7 @@ class SessionCore final : private dispatch::SessionEnds {
   std::unique_ptr<text::Logger> logger_;
   records::SessionState state_;
   calls::RowWeights weights_;
+  std::set<std::filesystem::path> unshared_folders_;
   std::unique_ptr<pool::WorkerPool> pool_;
   calls::CommandTable calls_;
   std::optional<failures::FailureReport> report_;

@@ -49,6 +49,7 @@ struct Order {
   std::span<const Extents> extents{};                // of the copies, by rank
   std::span<const std::vector<RowsPiece>> pieces{};  // by rank; empty: the ranks need none
   std::span<const std::string> fronts{};             // by file, to write
+  std::uint64_t hashes = 0;                          // see FilesPayload
 };
 
 /// Collects what a command needs in the heap: structures, and the texts that they refer to. Everything is in one extent.
@@ -113,6 +114,16 @@ void check_same_copies(const Order& order, const records::Settled& settled) {
       "replaced: save again");
 }
 
+/// Completes a payload with what it refers to.
+void put_block(calls::SystemCommands& commands, const Order& order, protocol::FilesPayload& payload,
+               calls::InFlight& in_flight) {
+  OrderBlock block(order);
+  const std::uint64_t offset =
+      commands.heap().allocate(block.bytes(), os::SharedHeap::Contents::any, "a command with files");
+  in_flight.temporaries.push_back(offset);
+  block.put(commands.segment(), offset, payload);
+}
+
 void run_files(calls::SystemCommands& commands, const records::Room& room, const Order& order) {
   records::VariableRecord& variable = *order.rows.variable;
   commands.run_system(room, order.what, variable.name, [&](protocol::CommandHead& command, calls::InFlight& in_flight) {
@@ -120,28 +131,38 @@ void run_files(calls::SystemCommands& commands, const records::Room& room, const
     payload.action = order.action;
     payload.variable = variable.entry;
     payload.reading = order.reading;
+    payload.hashes = order.hashes;
     if (order.action == protocol::FilesAction::drop) return;  // it needs no memory, which may be short
     commands.follow(variable.writes);
     if (order.action == protocol::FilesAction::take) in_flight.writes.push_back(variable.name);
-    OrderBlock block(order);
-    const std::uint64_t offset =
-        commands.heap().allocate(block.bytes(), os::SharedHeap::Contents::any, "a command with files");
-    in_flight.temporaries.push_back(offset);
-    block.put(commands.segment(), offset, payload);
+    put_block(commands, order, payload, in_flight);
   });
 }
 
-/// Runs the order in as many commands as it takes if each moves at most `most_bytes` on each rank.
-void run_in_parts(calls::SystemCommands& commands, Order order, std::span<const std::vector<RowsPiece>> all,
-                  std::size_t most_bytes) {
-  std::uint64_t end = 0;
-  for (const auto& pieces : all) {
-    if (!pieces.empty()) end = std::max(end, pieces.back().copy_at + pieces.back().bytes);
+/// Whether the ranks have written what rank 0 has.
+bool hashes_agree(const calls::SystemCommands& commands, const Order& order) {
+  const auto* const written = commands.segment().at<const std::uint64_t>(order.hashes);
+  for (std::size_t rank = 0; rank < order.pieces.size(); ++rank) {
+    if (!order.pieces[rank].empty() && written[rank] != written[order.pieces.size() + rank]) return false;
   }
-  for (std::uint64_t begin = 0; begin < end; begin += most_bytes) {
+  return true;
+}
+
+/// Runs the order in as many commands as it takes if each moves at most `most_bytes` on each rank. Returns false, and runs
+/// no more, if the hashes of a command do not agree.
+bool run_in_parts(calls::SystemCommands& commands, Order order, std::span<const std::vector<RowsPiece>> all,
+                  std::size_t most_bytes) {
+  const auto first_of = [](const auto& pieces) { return pieces.empty() ? 0 : pieces.front().copy_at; };
+  std::uint64_t most = 0;
+  for (const auto& pieces : all) {
+    if (!pieces.empty()) most = std::max(most, pieces.back().copy_at + pieces.back().bytes - first_of(pieces));
+  }
+  for (std::uint64_t done = 0; done < most; done += most_bytes) {
     std::vector<std::vector<RowsPiece>> parts;
     protocol::RankSet ranks;
+    if (order.hashes != 0) ranks.add(0);
     for (const auto& pieces : all) {
+      const std::uint64_t begin = first_of(pieces) + done;
       parts.push_back(cut(pieces, begin, begin + most_bytes));
       if (!parts.back().empty()) ranks.add(static_cast<int>(parts.size()) - 1);
     }
@@ -149,7 +170,19 @@ void run_in_parts(calls::SystemCommands& commands, Order order, std::span<const 
     const records::Room room = commands.settle(ranks);
     if (order.action == protocol::FilesAction::write) check_same_copies(order, room);
     run_files(commands, room, order);
+    if (order.hashes != 0 && !hashes_agree(commands, order)) return false;
   }
+  return true;
+}
+
+/// What comes before the elements of each file. `extents` are those of the whole array.
+std::vector<std::string> fronts_of(const RowsOnDisk& rows, Extents extents) {
+  std::vector<std::string> fronts;
+  for (const RowsFile& file : rows.files) {
+    extents[0] = file.rows;
+    fronts.push_back(arrays::npy_header(rows.variable->dtype, {extents.data(), rows.variable->dimensions}));
+  }
+  return fronts;
 }
 
 /// Returns the places of each rank's rows in the files. `begins` has the first row of each rank.
@@ -169,7 +202,7 @@ std::vector<std::vector<RowsPiece>> pieces_by_rank(const RowsOnDisk& rows, std::
 void write_rows(calls::SystemCommands& commands, const RowsOnDisk& rows, std::size_t most_bytes) {
   const records::VariableRecord& variable = *rows.variable;
   const std::vector<Extents> copies = variable.copies(commands.settled()).extents;  // each part checks them again
-  Extents extents = records::extents_together(variable, commands.settled(), "save");
+  const Extents extents = records::extents_together(variable, commands.settled(), "save");
   std::int64_t in_files = 0;
   for (const RowsFile& file : rows.files) in_files += file.rows;
   if (in_files != extents[0]) {
@@ -177,16 +210,52 @@ void write_rows(calls::SystemCommands& commands, const RowsOnDisk& rows, std::si
                       " rows, and had " + std::to_string(in_files) +
                       " when the save began, because a call failed or a worker was replaced: save again");
   }
-  std::vector<std::string> fronts;
-  for (const RowsFile& file : rows.files) {
-    extents[0] = file.rows;
-    fronts.push_back(arrays::npy_header(variable.dtype, {extents.data(), variable.dimensions}));
-  }
+  const std::vector<std::string> fronts = fronts_of(rows, extents);
   const Order order{
       .action = protocol::FilesAction::write, .what = "save", .rows = rows, .extents = copies, .fronts = fronts};
   std::vector<std::int64_t> begins{0};
   for (const Extents& own : copies) begins.push_back(begins.back() + own[0]);
   run_in_parts(commands, order, pieces_by_rank(rows, copies, begins), most_bytes);
+}
+
+bool write_shares(calls::SystemCommands& commands, const RowsOnDisk& rows, std::size_t most_bytes) {
+  const records::VariableRecord& variable = *rows.variable;
+  const std::vector<Extents> copies = variable.copies(commands.settled()).extents;  // each part checks them again
+  const Extents extents = records::equal_extents(variable, commands.settled(), "save");
+  const std::size_t row_bytes = arrays::row_bytes_of(variable.dtype, {extents.data(), variable.dimensions});
+  std::vector<std::vector<RowsPiece>> pieces;
+  for (int rank = 0; rank < commands.world_size(); ++rank) {
+    const arrays::RowRange share = arrays::share_of(extents[0], commands.world_size(), rank);
+    pieces.push_back(pieces_of(share, rows.files, row_bytes));
+    for (RowsPiece& piece : pieces.back()) piece.copy_at += static_cast<std::uint64_t>(share.begin) * row_bytes;
+  }
+  const calls::HeapLoan hashes(commands, 2 * copies.size() * sizeof(std::uint64_t), "hashes of what is saved");
+  const std::vector<std::string> fronts = fronts_of(rows, extents);
+  const Order order{.action = protocol::FilesAction::write,
+                    .what = "save",
+                    .rows = rows,
+                    .extents = copies,
+                    .fronts = fronts,
+                    .hashes = hashes.offset()};
+  return run_in_parts(commands, order, pieces, most_bytes);
+}
+
+bool is_seen_by_all(calls::SystemCommands& commands, const arrays::SharedFolder& folder,
+                    std::span<const protocol::NodePlace> nodes) try {
+  protocol::RankSet ranks;
+  for (const protocol::NodePlace& node : nodes.subspan(1)) ranks.add(node.first_rank);
+  const RowsOnDisk nothing{nullptr, folder, {}};
+  const Order order{.action = protocol::FilesAction::see, .what = "save", .rows = nothing};
+  commands.run_system(commands.settle(ranks), order.what, folder.path.string(),
+                      [&](protocol::CommandHead& command, calls::InFlight& in_flight) {
+                        auto& payload = command.begin<protocol::FilesPayload>();
+                        payload.action = order.action;
+                        put_block(commands, order, payload, in_flight);
+                      });
+  return true;
+} catch (const Error& error) {
+  if (error.kind() != ErrorKind::usage) throw;
+  return false;
 }
 
 RowsRead::RowsRead(calls::SystemCommands& commands, RowsOnDisk rows, const Division& division, std::uint64_t reading,

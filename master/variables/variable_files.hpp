@@ -12,6 +12,7 @@
 
 #include "common/arrays/row_range.hpp"
 #include "common/arrays/shared_folder.hpp"
+#include "common/protocol/node_place.hpp"
 #include "master/calls/row_weights.hpp"
 #include "master/calls/system_commands.hpp"
 #include "master/records/records.hpp"
@@ -52,6 +53,15 @@ struct RowsOnDisk {
 /// Each rank writes its copy to the files. A file contains only rows of one node. Throws Error (system), Error (usage) if a
 /// node does not see the folder, and failures of calls that wrote the variable.
 void write_rows(calls::SystemCommands& commands, const RowsOnDisk& rows, std::size_t most_bytes = kMostFileBytes);
+
+/// Each rank writes its share of the rows of a variable whose copies should be equal. Each file has the rows
+/// of one node's ranks. Returns false if what a rank has written is not what rank 0 has there: then the files are of no use.
+/// Throws the same errors as write_rows().
+bool write_shares(calls::SystemCommands& commands, const RowsOnDisk& rows, std::size_t most_bytes = kMostFileBytes);
+
+/// Whether all other nodes see the folder. Throws Error (worker_lost, timeout, system). `nodes` are those of the session.
+bool is_seen_by_all(calls::SystemCommands& commands, const arrays::SharedFolder& folder,
+                    std::span<const protocol::NodePlace> nodes);
 
 /// Rows that the ranks have read, but that are not in the copies yet. If take() was not called, the destructor lets the
 /// ranks forget them.

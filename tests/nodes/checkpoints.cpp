@@ -1,5 +1,6 @@
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -43,7 +44,13 @@ void limit_files(CpuWorker&, std::int64_t bytes) {
   ::setrlimit(RLIMIT_FSIZE, &limit);
 }
 
+/// Changes the copy of the last rank.
+void change_last(CpuWorker& worker, Local<float, 1> weights) {
+  if (worker.rank() == worker.world_size() - 1) weights(weights.rows() - 1) = -1;
+}
+
 constexpr std::int64_t kFlags = 101;
+constexpr std::int64_t kWeights = 1 << 20;  // so many that each of three nodes writes a part
 
 /// How many rows of its own a rank has.
 std::int64_t own_rows(int rank) { return 2 * (rank % 4); }
@@ -53,6 +60,7 @@ std::int64_t own_rows(int rank) { return 2 * (rank % 4); }
 void save_numbers(Session& session, const std::string& folder, int number, int megabytes) {
   const std::int64_t row_count = (std::int64_t{megabytes} << 20U) / (kWidth * 4) + 7;
   const auto params = session.shared("params", counted<double>(5, number));
+  const auto weights = session.shared("weights", counted<float>(kWeights, number));
   auto rows = session.shared<float, 2>("rows");
   rows.scatter(counted<float>(row_count * kWidth, number), {row_count, kWidth});
   auto few = session.shared<std::int64_t, 1>("few");  // all on the first node if it has two ranks
@@ -72,7 +80,8 @@ void save_numbers(Session& session, const std::string& folder, int number, int m
                    {"rows", rows, Placement::scattered},
                    {"few", few, Placement::scattered},
                    {"flags", flags, Placement::scattered},
-                   {"own", own, Placement::scattered}},
+                   {"own", own, Placement::scattered},
+                   {"weights", weights}},
                   {{"number", number}, {"rows", row_count}, {"ranks", session.world_size()}, {"own", own_count}});
   announce("saved");
 }
@@ -83,16 +92,21 @@ void load_numbers(Session& session, const std::string& folder) {
   const int number = checkpoint.value<int>("number");
   const auto row_count = checkpoint.value<std::int64_t>("rows");
   auto params = session.shared<double, 1>("params");
+  auto weights = session.shared<float, 1>("weights");
   auto rows = session.shared<float, 2>("rows");
   auto few = session.shared<std::int64_t, 1>("few");
   auto flags = session.shared<bool, 1>("flags");
   auto own = session.shared<std::int32_t, 1>("own");
   own.scatter(std::vector<std::int32_t>(static_cast<std::size_t>(checkpoint.value<std::int64_t>("own"))));
   announce("ready to load");
-  checkpoint.load({{"params", params}, {"rows", rows}, {"few", few}, {"flags", flags}, {"own", own}});
+  checkpoint.load(
+      {{"params", params}, {"rows", rows}, {"few", few}, {"flags", flags}, {"own", own}, {"weights", weights}});
   announce("loaded");
   const int last = session.world_size() - 1;
   require(params.get(last).to_vector() == counted<double>(5, number), "a replicated variable");
+  require(weights.get(last).to_vector() == counted<float>(kWeights, number), "a large replicated variable");
+  require(checkpoint.array<float, 1>("weights").to_vector() == counted<float>(kWeights, number),
+          "the same in one array");
   const auto row_values = counted<float>(row_count * kWidth, number);
   require(rows.gather().to_vector() == row_values, "the rows");
   require(checkpoint.array<float, 2>("rows").to_vector() == row_values, "the rows in one array");
@@ -112,6 +126,30 @@ void load_numbers(Session& session, const std::string& folder) {
   std::printf("as expected: number %d\n", number);
 }
 
+/// Saves only variables whose copies should be equal, twice.
+void save_replicated(Session& session, const std::string& folder, int number, std::int64_t megabytes, bool are_equal) {
+  auto weights = session.shared("weights", counted<float>(megabytes << 18U, number));
+  if (!are_equal) session.function(change_last, "change_last")(weights);
+  const auto few = session.shared("few", counted<double>(5, number));
+  for (int save = 0; save < 2; ++save) {
+    announce("ready to save");
+    const auto began = std::chrono::steady_clock::now();
+    save_checkpoint(folder, {{"weights", weights}, {"few", few}}, {{"number", number}});
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    announce(("saved in " + std::to_string(took.count()) + " s").c_str());
+  }
+}
+
+void load_replicated(Session& session, const std::string& folder) {
+  const Checkpoint checkpoint(folder);
+  const int number = checkpoint.value<int>("number");
+  auto weights = session.shared<float, 1>("weights");
+  checkpoint.load({{"weights", weights}});
+  const auto values = weights.get(session.world_size() - 1).to_vector();
+  require(values == counted<float>(static_cast<std::int64_t>(values.size()), number), "rank 0's copy");
+  std::printf("as expected: number %d\n", number);
+}
+
 }  // namespace
 
 bool run_checkpoints(Session& session, const std::string& action, const Words& words) {
@@ -122,6 +160,11 @@ bool run_checkpoints(Session& session, const std::string& action, const Words& w
     save_numbers(session, words.at(0), std::stoi(words.at(1)), std::stoi(words.at(2)));
   } else if (action == "save-again") {  // until something ends the job
     for (int save = 1;; ++save) save_numbers(session, words.at(0), save, std::stoi(words.at(1)));
+  } else if (action == "save-replicated") {
+    const bool are_equal = words.size() < 4 || words[3] != "other copies";
+    save_replicated(session, words.at(0), std::stoi(words.at(1)), std::stoi(words.at(2)), are_equal);
+  } else if (action == "load-replicated") {
+    load_replicated(session, words.at(0));
   } else if (action == "load") {
     load_numbers(session, words.at(0));
   } else {

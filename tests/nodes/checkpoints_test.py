@@ -70,12 +70,40 @@ class Checkpoints(BreakingHosts):
             self.assertRegex(text, r"^syncrun checkpoint 2\nid [0-9a-f]{32}\narray params replicated\narray rows scattered\n"
                              r"part \d+ n1\npart \d+ n2\npart \d+ n3\narray few scattered\narray flags")  # fmt: skip
             files = {file.name for file in latest.iterdir()}
-            self.assertLessEqual({"params.npy", "rows@0.npy", "rows@1.npy", "rows@2.npy", "few.npy", "id.txt"}, files)
+            self.assertLessEqual({"params.npy", "rows@0.npy", "rows@1.npy", "rows@2.npy", "few.npy", "id.txt", "weights@2.npy"}, files)
             for part in range(3):
                 self.assertGreater((latest / f"rows@{part}.npy").stat().st_size, (LARGE_MIB - 1) * MIB // 3)
             job = self.start("load", self.folder, engine=name)
             self.check_little_traffic(job, "ready to load", "^loaded")
             self.succeeds(job, "as expected: number 7")
+
+    def save_replicated(self, folder, number, *words):
+        """The names of the files, and how long the second save took."""
+        job = self.start("save-replicated", folder, number, 4, *words)
+        self.check_little_traffic(job, "ready to save", "^saved in")
+        for _ in range(2):  # the second save
+            self.go_on(job)
+        self.succeeds(job)
+        took = [float(text) for text in re.findall("saved in (.*) s", job.text)]
+        print(f"  {folder} {words}: saves took {took} s", flush=True)
+        host = self.hosts.run("n1", ["ls", f"{folder}/latest/"], check=True)
+        return set(host.stdout.split()), took[1]
+
+    def test_all_nodes_write_parts_of_replicated_variables(self):
+        parts = {f"weights@{part}.npy" for part in range(3)}
+        files, _ = self.save_replicated(self.folder, 1)
+        self.assertEqual(files, {"manifest.txt", "id.txt", "few.npy"} | parts)
+        self.assertIn("number 1", self.on_one_node(2, "load-replicated", self.folder, host="n2"))
+        self.succeeds(self.start("load-replicated", self.folder), "number 1")
+        # It saves rank 0's copy, so other copies that differ are not parts of it.
+        files, _ = self.save_replicated(self.folder, 2, "other copies")
+        self.assertEqual(files, {"manifest.txt", "weights.npy", "few.npy"})
+        self.assertIn("number 2", self.on_one_node(2, "load-replicated", self.folder))
+        # Other nodes do not see this folder. The second save does not wait for them.
+        files, took = self.save_replicated(self.own_folder, 3)
+        self.assertEqual(files, {"manifest.txt", "weights.npy", "few.npy"})
+        self.assertLess(took, 3)
+        self.succeeds(self.start("load-replicated", self.own_folder), "number 3")
 
     def test_it_loads_on_another_number_of_nodes_and_ranks(self):
         self.save(self.folder, 3)

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/arrays/array_file.hpp"
+#include "common/arrays/content_hash.hpp"
 #include "common/arrays/extents.hpp"
 #include "common/arrays/shared_folder.hpp"
 #include "common/os/memory_limit.hpp"
@@ -50,12 +51,17 @@ void CopyFiles::run(const protocol::FilesPayload& command) {
     read_.erase(command.reading);  // the command has no slots
     return;
   }
+  if (command.action == protocol::FilesAction::see) {
+    static_cast<void>(open_folder_of(command));
+    return;
+  }
   const auto& slot = attachment_.segment.at<const protocol::FilesSlot>(command.slots)[attachment_.rank];
   const std::span pieces(attachment_.segment.at<const protocol::FilePiece>(slot.pieces), slot.pieces_count);
   switch (command.action) {
     case protocol::FilesAction::write: return write(command, pieces);
     case protocol::FilesAction::read: return read(command, slot, pieces);
     case protocol::FilesAction::take: return take(command, slot);
+    case protocol::FilesAction::see:
     case protocol::FilesAction::drop: break;
   }
 }
@@ -73,29 +79,52 @@ arrays::Folder CopyFiles::open_folder_of(const protocol::FilesPayload& command) 
 void CopyFiles::write(const protocol::FilesPayload& command, std::span<const protocol::FilePiece> pieces) {
   const arrays::Folder folder = open_folder_of(command);
   const protocol::VariableCopy& copy = attachment_.own_copy(command.variable);
+  arrays::ContentHash hash;
   for (const protocol::FilePiece& piece : pieces) {
-    if (piece.copy_at + piece.bytes > copy.capacity_bytes)
-      text::throw_usage("a shared variable's copy is smaller than what was asked of it");
     arrays::FilePart file(folder, text(piece.name));
     if (piece.at == 0) {
       const std::string front = text(piece.front);
       file.write(0, std::as_bytes(std::span(front)));
     }
-    write_elements(file, piece, static_cast<const std::byte*>(memory_.at(copy.place)) + piece.copy_at);
+    for_each_part_of(piece, copy, [&](std::uint64_t at, std::span<const std::byte> bytes) {
+      file.write(piece.front.bytes + piece.at + at, bytes);
+      if (command.hashes != 0) hash.add(bytes);
+    });
     file.sync();
   }
+  if (command.hashes == 0) return;
+  attachment_.segment.at<std::uint64_t>(command.hashes)[attachment_.rank] = hash.value();
+  if (attachment_.rank == 0) hash_for_others(command);
 }
 
-/// `elements` is device memory.
-void CopyFiles::write_elements(arrays::FilePart& file, const protocol::FilePiece& piece, const std::byte* elements) {
-  const std::uint64_t begin = piece.front.bytes + piece.at;
-  if (attachment_.segment.contains(elements)) return file.write(begin, {elements, piece.bytes});
+template <class Visit>
+void CopyFiles::for_each_part_of(const protocol::FilePiece& piece, const protocol::VariableCopy& copy, Visit&& visit) {
+  if (piece.copy_at + piece.bytes > copy.capacity_bytes)
+    text::throw_usage("a shared variable's copy is smaller than what was asked of it");
+  const auto* const elements = static_cast<const std::byte*>(memory_.at(copy.place)) + piece.copy_at;
+  if (attachment_.segment.contains(elements)) return visit(0, std::span(elements, piece.bytes));
   for_each_part(arena_, piece.bytes, [&](std::uint64_t offset, std::size_t at, std::size_t bytes) {
     std::byte* const host = attachment_.segment.at(offset);
     memory_.copy_out(host, elements + at, bytes);
     memory_.finish();
-    file.write(begin + at, {host, bytes});
+    visit(at, std::span<const std::byte>(host, bytes));
   });
+}
+
+/// The master compares the hashes with those of the ranks that write.
+void CopyFiles::hash_for_others(const protocol::FilesPayload& command) {
+  const protocol::VariableCopy& copy = attachment_.own_copy(command.variable);
+  const int world_size = attachment_.control.world_size();
+  const auto* const slots = attachment_.segment.at<const protocol::FilesSlot>(command.slots);
+  auto* const hashes = attachment_.segment.at<std::uint64_t>(command.hashes) + world_size;
+  for (int rank = 0; rank < world_size; ++rank) {
+    arrays::ContentHash hash;
+    const std::span pieces(attachment_.segment.at<const protocol::FilePiece>(slots[rank].pieces),
+                           slots[rank].pieces_count);
+    for (const protocol::FilePiece& piece : pieces)
+      for_each_part_of(piece, copy, [&](std::uint64_t, std::span<const std::byte> bytes) { hash.add(bytes); });
+    hashes[rank] = hash.value();
+  }
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------

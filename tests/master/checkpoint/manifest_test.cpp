@@ -41,7 +41,9 @@ TEST(Manifest, IsRefusedWithTheLineThatIsWrong) {
 }
 
 master::checkpoint::Manifest with_parts() {
-  return {{{"params", Placement::replicated, {}}, {"rows", Placement::scattered, {{5, "n1"}, {3, "a b\n"}}}},
+  return {{{"params", Placement::replicated, {}},
+           {"large", Placement::replicated, {{9, "n1"}}},
+           {"rows", Placement::scattered, {{5, "n1"}, {3, "a b\n"}}}},
           {{"epoch", "3"}},
           "0f8e"};
 }
@@ -49,7 +51,8 @@ master::checkpoint::Manifest with_parts() {
 TEST(Manifest, NamesTheNodesThatHaveWrittenParts) {
   const std::string text = master::checkpoint::to_text(with_parts());
   EXPECT_EQ(text,
-            "syncrun checkpoint 2\nid 0f8e\narray params replicated\narray rows scattered\npart 5 n1\npart 3 a b\\n\n"
+            "syncrun checkpoint 2\nid 0f8e\narray params replicated\narray large replicated\npart 9 n1\n"
+            "array rows scattered\npart 5 n1\npart 3 a b\\n\n"
             "value epoch 3\nend\n");
   const master::checkpoint::Manifest back = master::checkpoint::parse_manifest(text);
   EXPECT_EQ(back.arrays, with_parts().arrays);
@@ -66,9 +69,7 @@ TEST(Manifest, IsRefusedWithThePartThatIsWrong) {
   };
   EXPECT_EQ(about("array x scattered\npart 1 n1"), "");
   EXPECT_EQ(about("array x scattered"), "expected an array with parts in line 4, found 'end'");
-  EXPECT_EQ(about("part 1 n1"), "expected a part only of a scattered array in line 3, found 'part 1 n1'");
-  EXPECT_EQ(about("array x replicated\npart 1 n1"),
-            "expected a part only of a scattered array in line 4, found 'part 1 n1'");
+  EXPECT_EQ(about("part 1 n1"), "expected a part only of an array in line 3, found 'part 1 n1'");
   for (const std::string rows : {"0", "-1", "x", "", "1x", "9223372036854775808"}) {
     EXPECT_EQ(about("array x scattered\npart " + rows + " n1"),
               "expected a number of rows in line 4, found 'part " + rows + " n1'");

@@ -105,6 +105,25 @@ TEST_F(RowsOfRanks, AreWrittenInParts) {
   EXPECT_EQ(actions.size(), 3U);
 }
 
+TEST_F(RowsOfRanks, AreSharesOfEqualCopiesUntilOneDiffers) {
+  variable->copies.change().extents = {Extents{7, 2}, Extents{7, 2}, Extents{7, 2}};
+  std::optional<int> wrong_rank;
+  session.commands.on_command = [&](const protocol::Command& command) {
+    record(command);
+    EXPECT_TRUE(command.ranks.has(0)) << "it compares";
+    auto* const hashes = session.pool.segment().at<std::uint64_t>(command.as<protocol::FilesPayload>().hashes);
+    for (int rank = 0; rank < 3; ++rank) hashes[rank] = hashes[3 + rank] = 5;
+    if (wrong_rank) hashes[*wrong_rank] = 6;
+  };
+  EXPECT_TRUE(write_shares(session.commands, on_disk({3, 4}), 20));
+  EXPECT_THAT(pieces, ElementsAre("rank 0: 20 bytes at 0 of x@0 from 0", "rank 1: 16 bytes at 0 of x@1 from 24",
+                                  "rank 2: 16 bytes at 16 of x@1 from 40", "rank 0: 4 bytes at 20 of x@0 from 20"));
+  actions.clear();
+  wrong_rank = 2;
+  EXPECT_FALSE(write_shares(session.commands, on_disk({3, 4}), 20));
+  EXPECT_EQ(actions.size(), 1U);
+}
+
 TEST_F(RowsOfRanks, AreDividedByTheWeightsOfTheRanks) {
   const std::vector<double> weights{1, 0, 4};
   const RowsRead read(session.commands, on_disk({1, 4}),
