@@ -42,8 +42,8 @@ class Data {
   std::int64_t rows() const { return shape()[0]; }
   /// The number of elements.
   std::int64_t size() const { return shape().elements(); }
-  /// The rows that the ranks of a node can read: those of the node's file if each node has its own (Session::map_npy), and
-  /// else all rows. Throws Error (usage) if there is no such node.
+  /// The rows that the ranks of a node can read: those of the node's file if each node has its own (Session::map_npy), its
+  /// part of a batch of Draft::push_here(), and else all rows. Throws Error (usage) if there is no such node.
   Slice rows_of_node(int node) const { return detail::rows_of_node(held(), node); }
   /// The name of the array in error messages. Can be empty.
   const std::string& name() const { return detail::name_of(held()); }

@@ -425,13 +425,17 @@ void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* 
 
 namespace {
 
-/// Over several nodes, the ranks read their rows themselves if the nodes see the folder.
-Load load_of(const SavedCheckpoint& checkpoint, const SavedCheckpoint::Entry& saved, const ArrayPlace& array) {
-  Load load{&saved, &array, saved.placement, {}};
-  const bool is_shared = !checkpoint.folder.id.empty();
-  if (is_shared && array.variable && array.variable->session->has_other_nodes())
-    load.files = {array.variable, checkpoint.folder, saved.rows};
-  return load;
+/// Over several nodes, the ranks read their rows themselves if the nodes share the folder. Rows that were scattered require
+/// that. If there are none, and the nodes do not see the folder, the master reads everything.
+bool do_ranks_read(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays) {
+  if (checkpoint.folder.id.empty()) return false;
+  const auto variable = std::find_if(arrays.begin(), arrays.end(), [](const auto& array) { return array.variable; });
+  if (variable == arrays.end() || !variable->variable->session->has_other_nodes()) return false;
+  const auto is_scattered = [](const SavedCheckpoint::Entry& entry) {
+    return entry.files.size() > 1 && entry.placement == Placement::scattered;
+  };
+  if (std::any_of(checkpoint.arrays.begin(), checkpoint.arrays.end(), is_scattered)) return true;
+  return is_seen_by_all(*variable->variable->session, checkpoint.path, checkpoint.folder);
 }
 
 }  // namespace
@@ -439,15 +443,20 @@ Load load_of(const SavedCheckpoint& checkpoint, const SavedCheckpoint::Entry& sa
 void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays) {
   std::vector<Load> loads;
   std::string wrong;
+  for (const ArrayPlace& array : arrays) check_can_be_written(array);
+  const bool ranks_read = do_ranks_read(checkpoint, arrays);
   for (const ArrayPlace& array : arrays) {
-    check_can_be_written(array);
     const auto* saved = checkpoint.find(array.name);
     const std::string why =
         saved == nullptr ? checkpoint.missing(array.name) : misfit(saved->header, array, saved->placement);
-    if (why.empty()) loads.push_back(load_of(checkpoint, *saved, array));
+    if (why.empty()) loads.push_back({saved, &array, saved->placement, {}});
     else wrong += (wrong.empty() ? "" : "; ") + (saved == nullptr ? why : "'" + array.name + "' " + why);
   }
   if (!wrong.empty()) text::throw_usage("the checkpoint in " + checkpoint.path.string() + " does not fit: " + wrong);
+  for (Load& load : loads) {
+    if (!ranks_read || !load.to->variable) continue;
+    load.files = {load.to->variable, checkpoint.folder, checkpoint.find(load.to->name)->rows};
+  }
   load_all(loads);
 }
 
@@ -463,7 +472,7 @@ void leave_to_master_if_unseen(master::checkpoint::Manifest& manifest, const std
   const auto first = std::find_if(saved.begin(), saved.end(), has_parts);
   if (first == saved.end() || std::any_of(saved.begin(), saved.end(), needs_all)) return;
   const ArrayPlace& place = HandleAccess::place(arrays[static_cast<std::size_t>(first - saved.begin())]);
-  if (is_seen_by_all(*place.variable->session, root, folder, manifest.folder_id)) return;
+  if (is_seen_by_all(*place.variable->session, root, {fs::absolute(folder.path), manifest.folder_id})) return;
   for (master::checkpoint::ManifestArray& array : saved) array.parts.clear();
 }
 

@@ -1,5 +1,6 @@
 #include "master/data/mapped_data.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "common/arrays/array_file.hpp"
+#include "common/arrays/extents.hpp"
 #include "common/text/errors.hpp"
 #include "master/calls/describe.hpp"
 #include "master/session/session_core.hpp"
@@ -86,6 +88,8 @@ std::shared_ptr<master::records::DataRecord> map_parts(const std::shared_ptr<mas
   auto record = make_record(session, found, name);
   std::vector<arrays::FilePartOfNode> parts(1);  // FileRecord completes the first one
   record->rows_on_nodes.push_back({0, found.extents[0]});
+  struct stat before {};  // than the wait
+  if (::fstat(elements.fd.get(), &before) != 0) text::throw_errno("cannot read " + elements.path.string());
   const std::vector<arrays::FileFacts> others = look_at_files(*session, path, asked);
   std::uint64_t begin = elements.bytes;
   for (std::size_t node = 1; node <= others.size(); ++node) {
@@ -97,8 +101,10 @@ std::shared_ptr<master::records::DataRecord> map_parts(const std::shared_ptr<mas
     begin += facts.bytes;
   }
   record->extents[0] = record->rows_on_nodes.back().end;
+  static_cast<void>(arrays::checked_bytes(record->dtype, {record->extents.data(), record->dimensions}));
   record->file = std::make_shared<master::data::FileRecord>(session->commands(), session->registry(),
                                                             std::move(elements), path, std::move(parts));
+  record->file->file().check_is({before.st_size, before.st_mtim.tv_sec, before.st_mtim.tv_nsec});
   return record;
 }
 
@@ -107,7 +113,7 @@ std::shared_ptr<master::records::DataRecord> map_file(const std::shared_ptr<mast
                                                       std::string_view name) {
   const master::session::SessionCore::Entry entry(*session);
   const std::string path = absolute_name(file);
-  const bool has_parts = arrays::names_node(path);
+  const bool has_parts = arrays::names_node(file.native());  // not the present folder
   arrays::FileForm found = asked;
   const std::filesystem::path own = has_parts ? std::filesystem::path(arrays::path_on_node(path, 0)) : file;
   arrays::FileElements elements = arrays::open_elements(own, found);

@@ -119,12 +119,13 @@ bool write_parts(const arrays::Folder& folder, const master::checkpoint::Manifes
 }
 
 bool is_seen_by_all(master::session::SessionCore& session, const std::filesystem::path& root,
-                    const arrays::Folder& folder, const std::string& folder_id) {
+                    const arrays::SharedFolder& folder) {
   const master::session::SessionCore::Entry guard(session);
-  const std::filesystem::path key = std::filesystem::absolute(root).lexically_normal();
+  // Programs save to a new folder each time, in one that all of them are in.
+  const std::filesystem::path key =
+      std::filesystem::absolute(root / ".").lexically_normal().parent_path().parent_path();
   if (session.unshared_folders().contains(key)) return false;
-  const arrays::SharedFolder shared{std::filesystem::absolute(folder.path), folder_id};
-  if (master::variables::is_seen_by_all(session.commands(), shared, session.settings().nodes)) return true;
+  if (master::variables::is_seen_by_all(session.commands(), folder, session.settings().nodes)) return true;
   session.unshared_folders().insert(key);
   return false;
 }

@@ -32,10 +32,10 @@ std::vector<master::variables::RowsFile> files_of_parts(const master::checkpoint
 bool write_parts(const arrays::Folder& folder, const master::checkpoint::ManifestArray& array,
                  const std::shared_ptr<master::records::VariableRecord>& variable, const std::string& folder_id);
 
-/// Whether all nodes of the session see the folder. If they do not, the session remembers `root`, which contains it, and does
-/// not ask again, because the answer takes some seconds.
+/// Whether all nodes of the session see the folder, and can write there. If they do not, the session remembers where the
+/// checkpoint `root` is, and does not ask again for checkpoints beside it, because the answer takes some seconds.
 bool is_seen_by_all(master::session::SessionCore& session, const std::filesystem::path& root,
-                    const arrays::Folder& folder, const std::string& folder_id);
+                    const arrays::SharedFolder& folder);
 
 /// Opens the parts, and checks that they have the rows that the manifest names. Throws Error (system), or Error (usage) if a
 /// file is not as it should be. The message says which node has written the file.

@@ -93,7 +93,7 @@ void CallRows::finish(const records::Settled& settled, const records::FunctionRe
   }
   if (has_scattered) select_scattered(function, options, memory, call, temporaries);
   if (call.rows > 0 && of_nodes_.data != nullptr)
-    divide_by_node(function, ranks, call.is_measured ? RowWeights() : weights, nodes, memory, call, temporaries);
+    divide_by_node(function, ranks, weights, nodes, memory, call, temporaries);
   else if (call.rows > 0 && !weights.are_equal() && !call.is_measured)
     divide(function, ranks, weights, memory, call, temporaries);
   if (has_sliced) select_local(settled, function, ranks, options, memory, call, temporaries);
@@ -112,6 +112,11 @@ void CallRows::finish(const records::Settled& settled, const records::FunctionRe
 void CallRows::check_measurable(const records::Settled& settled, const records::FunctionRecord& function,
                                 const protocol::RankSet& ranks, const CallOptions& options,
                                 const protocol::CallPayload& call) const {
+  if (of_nodes_.data != nullptr) {
+    text::throw_usage("balance requires equal shares of rows, and " +
+                      describe_argument(function, of_nodes_.argument, of_nodes_.data->name) +
+                      " is in a file of each node: use set_weights");
+  }
   if (call.rows < 0) {
     text::throw_usage("balance measures the time per row, but '" + function.name +
                       "' has no rows: pass the number of rows of the call as rows");

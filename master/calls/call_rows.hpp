@@ -36,7 +36,8 @@ class CallRows {
     } else if (data.extents[0] != scattered_.data->extents[0]) {
       complain_about_rows(function, scattered_, {&data, argument});
     }
-    if (data.file && !data.rows_on_nodes.empty()) [[unlikely]]
+    // As a minibatch, such an array is refused later: its rows are not those that the batch selects.
+    if (rows != DataRows::of_the_batch && data.file && !data.rows_on_nodes.empty()) [[unlikely]]
       add_of_nodes(function, {&data, argument});
   }
   void add_sliced(const records::VariableRecord& variable, std::size_t argument);

@@ -16,7 +16,7 @@ std::vector<std::int64_t> count_indices(const RowsOnNodes& rows, std::span<const
   std::size_t node = 0;
   for (std::size_t at = 0; at < indices.size(); ++at) {
     const std::int64_t index = indices[at];
-    while (index >= rows.there[node].end) ++node;
+    while (node + 1 < counts.size() && index >= rows.there[node].end) ++node;
     if (index < rows.there[node].begin) {
       text::throw_usage("batch has index " + std::to_string(index) + " at position " + std::to_string(at) +
                         ", after one of node " + std::to_string(node) + ". " + rows.argument +

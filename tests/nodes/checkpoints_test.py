@@ -104,6 +104,11 @@ class Checkpoints(BreakingHosts):
         self.assertEqual(files, {"manifest.txt", "weights.npy", "few.npy"})
         self.assertLess(took, 3)
         self.succeeds(self.start("load-replicated", self.own_folder), "number 3")
+        # Nor do they see a copy of one that all nodes have written.
+        self.save_replicated(self.folder, 4)
+        self.hosts.run("n1", ["sh", "-c", f"rm -r {self.own_folder}; cp -a {self.folder} {self.own_folder}"], check=True)
+        job = self.start("load-replicated", self.own_folder)
+        self.succeeds(job, "number 4")
 
     def test_it_loads_on_another_number_of_nodes_and_ranks(self):
         self.save(self.folder, 3)

@@ -81,6 +81,8 @@ void read_own_rows(Session& session) {
 
 // ---- files of each node ----------------------------------------------------------------------------------------
 
+constexpr std::int64_t kColumns = 4096;  // a row has 32 KiB
+
 std::vector<double> range_of(const Slice& rows) {
   std::vector<double> values(static_cast<std::size_t>(rows.end - rows.begin));
   std::iota(values.begin(), values.end(), static_cast<double>(rows.begin));
@@ -114,7 +116,7 @@ void use_files(Session& session, const Data<double, 2>& x, const std::vector<std
   const auto f = session.function(read_rows, "read_rows");
   const int nodes = static_cast<int>(rows.size());
   const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  require(x.rows() == all && x.shape()[1] == 3, "the shape");
+  require(x.rows() == all && x.shape()[1] == kColumns, "the shape");
   for (std::int64_t node = 0, begin = 0; node < nodes; begin += rows[static_cast<std::size_t>(node++)])
     require(x.rows_of_node(static_cast<int>(node)) == Slice{begin, begin + rows[static_cast<std::size_t>(node)]},
             "the rows of a node");
@@ -158,6 +160,13 @@ void check_refusals(Session& session, const Data<double, 2>& x, const Data<doubl
   refuses("only calls can read it", [&] { session.shared<double, 2>().scatter(x); });
   refuses("it can only be a Scattered argument", [&] { session.function(read_all, "read_all")(x); });
   refuses("rows in its file of node 0, but argument 0", [&] { session.function(read_two, "read_two")(x, other); });
+  // The list is one of the rows of an array in memory, which has more.
+  const auto large = session.data<double, 2>({1000, 1}, "large");
+  refuses("and no minibatch", [&] {
+    const std::vector<std::int64_t> list(static_cast<std::size_t>(x.rows()), 999);
+    session.function(read_two, "read_two")(large, minibatch(x), {.batch = list});
+  });
+  refuses("balance requires equal shares", [&] { session.balance(f, x); });
   refuses("requires a node from 0 to 2", [&] { static_cast<void>(x.rows_of_node(3)); });
 }
 
@@ -175,7 +184,8 @@ bool use_data(Session& session, const std::string& action, const Words& words) {
   for (std::size_t i = 1; i < words.size(); ++i) rows.push_back(std::stoll(words[i]));
   announce("ready to read");
   use_files(session, x, rows);
-  use_files(session, session.map_raw<double, 2>(words[0] + "/x-{node}.npy", {-1, 3}, 128), rows);  // after the header
+  use_files(session, session.map_raw<double, 2>(words[0] + "/x-{node}.npy", {-1, kColumns}, 128),
+            rows);  // after the header
   announce("read");
   if (rows.size() == 3) check_refusals(session, x, session.map_npy<double, 2>(words[0] + "/y-{node}.npy", "y"));
   say("as expected");

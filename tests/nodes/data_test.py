@@ -14,6 +14,9 @@ DATA_BYTES = 30 * MIB  # of the action "own-rows"
 MOST_BYTES = MIB // 2
 
 
+COLUMNS = 4096  # so that the rows of a file are more than MOST_BYTES
+
+
 def npy(rows, columns, first, descr="<f8"):
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {columns}), }}".ljust(117).encode()
     values = [float(row if column == 0 else column) for row in range(first, first + rows) for column in range(columns)]
@@ -59,8 +62,8 @@ class Data(OnHosts):
 
     def put_all(self, rows):
         for number, count in enumerate(rows):
-            self.put(number, npy(count, 3, sum(rows[:number])))
-            self.put(number, npy(rows[-1 - number], 3, 0), f"y-{number}.npy")  # as many rows, but on other nodes
+            self.put(number, npy(count, COLUMNS, sum(rows[:number])))
+            self.put(number, npy(rows[-1 - number], COLUMNS, 0), f"y-{number}.npy")  # as many rows, but on other nodes
 
     def test_each_node_reads_its_own_file_as_a_part_of_one_array(self):
         for engine, rows, more in (("openmpi", (7, 40, 12), ()), ("mpich", (9, 1, 30), ("--tree-from", "2"))):
@@ -78,9 +81,9 @@ class Data(OnHosts):
         map_parts = ("map-parts", "/dev/shm/own")
         self.put(1, npy(40, 4, 7))
         self.fails(self.start(*map_parts), r"/dev/shm/own/x-1.npy on node 1 \(n2\) has shape \[40, 4\], and /dev/shm/own/x-0.npy on "
-                                           r"node 0 \(n1\) has shape \[7, 3\]")  # fmt: skip
-        self.put(1, npy(40, 3, 7))
-        self.put(2, npy(12, 3, 47, "<f4"))
+                                           r"node 0 \(n1\) has shape \[7, 4096\]")  # fmt: skip
+        self.put(1, npy(40, COLUMNS, 7))
+        self.put(2, npy(12, COLUMNS, 47, "<f4"))
         self.fails(self.start(*map_parts), r"rank 4 \(n3:cpu0, pid \d+\) failed in call 'map of .*/dev/shm/own/x-2.npy.*float32")
         self.hosts.run("n3", ["rm", "/dev/shm/own/x-2.npy"], check=True)
         self.fails(self.start(*map_parts), r"rank 4 \(n3:cpu0, pid \d+\) failed in call 'map of .*/dev/shm/own/x-2.npy.*No such file")

@@ -51,10 +51,7 @@ void CopyFiles::run(const protocol::FilesPayload& command) {
     read_.erase(command.reading);  // the command has no slots
     return;
   }
-  if (command.action == protocol::FilesAction::see) {
-    static_cast<void>(open_folder_of(command));
-    return;
-  }
+  if (command.action == protocol::FilesAction::see) return try_to_write(command);
   const auto& slot = attachment_.segment.at<const protocol::FilesSlot>(command.slots)[attachment_.rank];
   const std::span pieces(attachment_.segment.at<const protocol::FilePiece>(slot.pieces), slot.pieces_count);
   switch (command.action) {
@@ -72,6 +69,18 @@ std::string CopyFiles::text(const protocol::TextPlace& place) const {
 
 arrays::Folder CopyFiles::open_folder_of(const protocol::FilesPayload& command) const {
   return arrays::open_shared({text(command.folder), text(command.id)}, kFolderLimit);
+}
+
+/// Another node may have the folder for reading only.
+void CopyFiles::try_to_write(const protocol::FilesPayload& command) const {
+  const arrays::Folder folder = open_folder_of(command);
+  const std::string name = "see@" + std::to_string(attachment_.rank);  // no array has this name
+  try {
+    const arrays::FilePart file(folder, name);
+  } catch (const Error& error) {
+    text::throw_usage(std::string("this node cannot write to the folder: ") + error.what());
+  }
+  arrays::remove_file(folder, name);
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------
@@ -94,7 +103,7 @@ void CopyFiles::write(const protocol::FilesPayload& command, std::span<const pro
   }
   if (command.hashes == 0) return;
   attachment_.segment.at<std::uint64_t>(command.hashes)[attachment_.rank] = hash.value();
-  if (attachment_.rank == 0) hash_for_others(command);
+  if (attachment_.rank == 0) hash_for_others(command, hash.value());
 }
 
 template <class Visit>
@@ -112,12 +121,13 @@ void CopyFiles::for_each_part_of(const protocol::FilePiece& piece, const protoco
 }
 
 /// The master compares the hashes with those of the ranks that write.
-void CopyFiles::hash_for_others(const protocol::FilesPayload& command) {
+void CopyFiles::hash_for_others(const protocol::FilesPayload& command, std::uint64_t own) {
   const protocol::VariableCopy& copy = attachment_.own_copy(command.variable);
   const int world_size = attachment_.control.world_size();
   const auto* const slots = attachment_.segment.at<const protocol::FilesSlot>(command.slots);
   auto* const hashes = attachment_.segment.at<std::uint64_t>(command.hashes) + world_size;
-  for (int rank = 0; rank < world_size; ++rank) {
+  hashes[0] = own;
+  for (int rank = 1; rank < world_size; ++rank) {
     arrays::ContentHash hash;
     const std::span pieces(attachment_.segment.at<const protocol::FilePiece>(slots[rank].pieces),
                            slots[rank].pieces_count);

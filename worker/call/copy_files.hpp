@@ -42,12 +42,13 @@ class CopyFiles {
   };
 
   std::string text(const protocol::TextPlace& place) const;
+  void try_to_write(const protocol::FilesPayload& command) const;
   arrays::Folder open_folder_of(const protocol::FilesPayload& command) const;
   void write(const protocol::FilesPayload& command, std::span<const protocol::FilePiece> pieces);
   /// Calls `visit(at, bytes)` with the bytes of a piece of the copy in memory of the host, one part after the other.
   template <class Visit>
   void for_each_part_of(const protocol::FilePiece& piece, const protocol::VariableCopy& copy, Visit&& visit);
-  void hash_for_others(const protocol::FilesPayload& command);
+  void hash_for_others(const protocol::FilesPayload& command, std::uint64_t own);
   void read(const protocol::FilesPayload& command, const protocol::FilesSlot& slot,
             std::span<const protocol::FilePiece> pieces);
   void take(const protocol::FilesPayload& command, const protocol::FilesSlot& slot);
