@@ -13,13 +13,15 @@ constinit std::atomic<void (*)(int, siginfo_t*, void*)> stop_handler{nullptr};
 
 thread_local sigset_t mask_before_fork;
 
-/// A signal to the child waits until the child has the default action.
-void hold_stop_signals() noexcept {
+void change_mask(int how, sigset_t* before) noexcept {
   sigset_t set;
   ::sigemptyset(&set);
   for (const int signal : kStopSignals) ::sigaddset(&set, signal);
-  ::pthread_sigmask(SIG_BLOCK, &set, &mask_before_fork);
+  ::pthread_sigmask(how, &set, before);
 }
+
+/// A signal to the child waits until the child has the default action.
+void hold_stop_signals() noexcept { change_mask(SIG_BLOCK, &mask_before_fork); }
 void release_stop_signals() noexcept { ::pthread_sigmask(SIG_SETMASK, &mask_before_fork, nullptr); }
 
 /// Nobody could end a child with SIGTERM if it inherited the handler.
@@ -52,6 +54,7 @@ void handle_stop_signals(void (*handler)(int, siginfo_t*, void*)) noexcept {
 
 void outlive_stop_signals() noexcept {
   handle_stop_signals([](int, siginfo_t*, void*) {});
+  change_mask(SIG_UNBLOCK, nullptr);
 }
 
 }  // namespace syncrun::detail::os

@@ -39,6 +39,7 @@ constexpr std::chrono::seconds kShortLife{1};
 constexpr std::chrono::seconds kPause{1};
 
 constexpr std::chrono::milliseconds kUsualGrace{5000};
+constexpr std::chrono::milliseconds kLongestJoin{20'000};
 
 constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2};
 
@@ -51,6 +52,11 @@ bool is_stopped(pid_t pid) {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const auto name_end = text.rfind(')');
   return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
+}
+
+bool is_script(const std::string& path) {
+  std::array<char, 2> begin{};
+  return std::ifstream(path, std::ios::binary).read(begin.data(), begin.size()) && begin == std::array{'#', '!'};
 }
 
 bool is_ignored(int signal) {
@@ -203,6 +209,7 @@ void Supervisor::start_master(int restart) {
   request.reads_input = job_.node == 0;
   // An engine sends signals to the whole group, and not always those that are meant.
   request.leads_group = job_.launched_by.has_value();
+  request.holds_stop_signals = job_.node != 0 && !is_script(job_.program);  // commands of a script would inherit it
   oom_watch_.emplace();
   master_ = spawn_master(request);
   end_.master = master_.pid;
@@ -381,6 +388,8 @@ void Supervisor::handle_signal(int signal, SignalFrom from) {
 }
 
 std::optional<std::chrono::milliseconds> Supervisor::grace() const {
+  // An agent that has not joined the others may wait for a master that the signal has ended.
+  if (job_.node != 0 && !job_.grace && !stops_by_itself_) return kLongestJoin;
   const bool is_on_nodes = job_.longest_stop.count() != 0;
   return job_.grace || is_on_nodes || stops_by_itself_ ? job_.grace : kUsualGrace;
 }

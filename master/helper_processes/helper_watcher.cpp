@@ -51,6 +51,7 @@ process::SpawnRequest HelperWatcher::request_for(int child, const Ends& ends) co
   request.standard_output = ends.output;
   request.standard_error = ends.error;
   request.leads_group = true;
+  request.holds_stop_signals = true;
   request.dies_earlier_by = process::kDiesEarlierBy;
   return request;
 }

@@ -178,10 +178,11 @@ void report_fault(NodeGroup& group) noexcept {
 }
 
 int serve_as_agent(const JobPlace& place) {
+  os::outlive_stop_signals();  // the program on the first node decides what they mean
   std::unique_ptr<NodeGroup> group;
   try {
     group = join_job(place);
-    os::outlive_stop_signals();  // the program on the first node decides what they mean
+    protocol::supervisor_link().send({protocol::SupervisorMessage::Kind::stops, 0, ""});
     const auto [code, why] = AgentRole(*group).serve();
     if (code != 0) {
       settings::report_last_line("node " + std::to_string(place.node) +

@@ -71,6 +71,8 @@ process::SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& end
   if (device.kind == DeviceKind::cuda) {
     for (const auto& variable : devices::nccl_variables(place().nodes)) request.environment.push_back(variable);
   }
+  // A wrapper, such as a debugger, may need the signals itself.
+  request.holds_stop_signals = settings_.wrappers.of(rank) == nullptr;
   settings_.wrappers.apply(request, rank);
   return request;
 }

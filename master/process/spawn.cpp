@@ -21,6 +21,7 @@
 #include <system_error>
 
 #include "common/os/core_set.hpp"
+#include "common/os/stop_signals.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail::master::process {
@@ -114,9 +115,12 @@ struct InChild : process::extend::handler {
     // and SIGINT stay as they are (nohup).
     ::signal(SIGPIPE, request->broken_pipe == SpawnRequest::BrokenPipe::is_ignored ? SIG_IGN : SIG_DFL);
     ::signal(SIGCHLD, SIG_DFL);
-    sigset_t none;  // the mask is inherited too
-    ::sigemptyset(&none);
-    require(::sigprocmask(SIG_SETMASK, &none, nullptr), Step::signals);
+    sigset_t held;  // the mask is inherited too
+    ::sigemptyset(&held);
+    if (request->holds_stop_signals) {
+      for (const int signal : os::kStopSignals) ::sigaddset(&held, signal);
+    }
+    require(::sigprocmask(SIG_SETMASK, &held, nullptr), Step::signals);
     // Failure is allowed: the cores may have been taken from us since they were listed, and the kernel then chooses
     // others.
     if (!request->cores.empty()) static_cast<void>(cores.bind());

@@ -28,6 +28,8 @@ struct SpawnRequest {
   int standard_error = -1;
   bool reads_input = false;  ///< Without it, the child reads /dev/null as its standard input.
   bool leads_group = false;  ///< The child leads a process group of its own.
+  /// Signals that ask to stop wait until the child calls os::outlive_stop_signals(), because they are not for it.
+  bool holds_stop_signals = false;
   /// The effect on the child of writing to a closed pipe.
   enum class BrokenPipe : std::uint8_t { ends_it, is_ignored };
   BrokenPipe broken_pipe = BrokenPipe::ends_it;

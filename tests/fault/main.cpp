@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   const rlimit no_cores{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_cores);
   syncrun::test::die_while_starting();
+  syncrun::test::get_signals_at_birth(argc, argv);
   if (const auto code = syncrun::serve_if_worker(argc, argv)) return *code;
   if (argc > 2 && std::strcmp(argv[1], "--program") == 0) return syncrun::test::run_program(argc, argv);
   testing::InitGoogleTest(&argc, argv);

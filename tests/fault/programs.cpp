@@ -255,6 +255,12 @@ int stop_by_handler(Session& session) {
 
 void turn_off_leak_check() { has_no_leak_check = true; }
 
+void get_signals_at_birth(int argc, char** argv) {
+  if (argc < 3 || std::strcmp(argv[2], "stop-at-birth") != 0) return;
+  if (std::getenv("RANK") == nullptr && std::getenv("SYNCRUN_HELPER") == nullptr) return;
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) std::raise(signal);
+}
+
 int run_program(int argc, char** argv) {
   const std::string name = argv[2];
   const SessionOptions options{.timeout = 60s, .start_timeout = 20s};
@@ -272,6 +278,12 @@ int run_program(int argc, char** argv) {
     return run_with([&](Session& session) { kill_master_at_end(session, name == "kill-master-and-wait"); });
   if (name == "task-with-daemon") return run_task_with_daemon();
   if (name.starts_with("stop")) on_stop([](int signal) { say(("asked by " + std::to_string(signal)).c_str()); });
+  if (name == "stop-at-birth") {
+    return run_with([](Session& session) {
+      task(+[] { say("the task runs"); }).get();
+      return stop_when_asked(session, true);
+    });
+  }
   if (name == "stop" || name == "stop-never")
     return run_with([&](Session& session) { return stop_when_asked(session, name == "stop"); });
   if (name == "stop-by-handler") return run_with(stop_by_handler);

@@ -7,6 +7,10 @@
 
 namespace syncrun::test {
 
+/// In the program `stop-at-birth`, each worker and the process of the task send themselves the signals that ask to stop. Call
+/// it before they serve.
+void get_signals_at_birth(int argc, char** argv);
+
 /// The main of a master under test. Runs the program with the name argv[2] and returns its exit code.
 int run_program(int argc, char** argv);
 

@@ -58,6 +58,17 @@ TEST_P(Stop, WaitsForTheMasterAlsoIfEveryProcessGetsTheSignals) {
   EXPECT_THAT(run.output(), Not(HasSubstr("] asked by"))) << "a worker listens";
 }
 
+/// As soon as they exist: workers have not attached yet then.
+TEST_P(Stop, IsNotForProcessesThatBegin) {
+  CommandRun run(command("stop-at-birth"), {}, image());
+  ASSERT_TRUE(run.prints("ready")) << run.errors();
+  EXPECT_THAT(run.output(), HasSubstr("the task runs"));
+  run.send(SIGTERM);
+  EXPECT_EQ(run.exit_code(), kRequeueExitCode) << run.errors();
+  EXPECT_THAT(run.output(), HasSubstr("3 children end\n")) << "their own children get the signals";
+  EXPECT_TRUE(run.nothing_remains());
+}
+
 TEST_P(Stop, HasNoLimitOfTimeUnlessASecondSignalComes) {
   CommandRun run(command("stop-never"), {}, image());
   ASSERT_TRUE(run.prints("ready")) << run.errors();

@@ -20,6 +20,8 @@ bool run_producers(Session& session, const std::string& action, const Words& wor
 bool run_respawns(Session& session, const std::string& action, const Words& words);
 bool run_signals(Session& session, const std::string& action, const Words& words);
 bool use_data(Session& session, const std::string& action, const Words& words);
+/// Lets signals come before run(), to each process other than the master, which waits for this file.
+void wait_at_birth(const char* file);
 int train(Session& session, const Words& words);  // returns the exit code
 bool use_shared_variables(Session& session, const std::string& action);
 bool use_values(Session& session, const std::string& action, const Words& words);

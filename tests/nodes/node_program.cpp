@@ -352,5 +352,6 @@ int main(int argc, char** argv) {
     options.max_respawns = 1000;
   }
   if (action == "respawn-in-vain" && std::filesystem::exists(argv[3])) return 7;  // this is a new worker
+  if (action == "stop-late") sr::test::wait_at_birth(argv[3]);
   return sr::run(argc, argv, program, options);
 }

@@ -2,6 +2,9 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
 #include <thread>
 
 #include "tests/nodes/actions.hpp"
@@ -56,10 +59,19 @@ int train(Session& session, const Words& words) {
   return kRequeueExitCode;
 }
 
+void wait_at_birth(const char* file) {
+  const char* const node = std::getenv("SYNCRUN_NODE");
+  if (std::getenv("RANK") != nullptr || node == nullptr || std::string(node) != "0") {
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) std::raise(signal);
+    return;
+  }
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
 /// Makes calls until the program is told to stop. It then makes five more calls, and saves. With the action "handle-signals", the
 /// program has handlers of its own. With "stop-never", it does not end.
 bool run_signals(Session& session, const std::string& action, const Words& words) {
-  if (action != "stop" && action != "stop-never" && action != "handle-signals") return false;
+  if (action != "stop" && action != "stop-late" && action != "stop-never" && action != "handle-signals") return false;
   constexpr int kRows = 1000;
   auto rows = session.shared<double, 1>("rows");
   rows.scatter(std::vector<double>(kRows, 1));

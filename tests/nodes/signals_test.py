@@ -9,6 +9,7 @@ import time
 import engines
 import nodes_test
 from engines import ENGINES
+from jobs import RUN_LIMIT_S
 from nodes_test import END_LIMIT_S, OnHosts
 
 SIGNALS = ("TERM", "INT", "USR1", "USR2")
@@ -25,6 +26,12 @@ class Signals(OnHosts):
         job = self.job(engine, [action, self.folder], **kwargs)
         job.await_line("it goes on")
         return job
+
+    def await_that(self, holds):
+        end = time.monotonic() + RUN_LIMIT_S
+        while not holds():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
 
     def send(self, engine, name):
         """Sends a signal to the job: with Slurm's tool, or to mpirun, which passes it on."""
@@ -47,6 +54,25 @@ class Signals(OnHosts):
                         self.assertEqual(code, 0, job.text)  # Open MPI has a code of its own
                     self.assertNotIn("syncrun: stopped", job.text)
                     self.check_nothing_left()
+
+    def test_agents_outlive_signals_that_come_while_they_start(self):
+        """Before run(), and while MPI waits for the master, which waits for a file."""
+        for engine in self.for_each_engine():
+            with self.subTest(engine=engine.name):
+                gate = self.hosts.folder / "gate"
+                gate.unlink(missing_ok=True)
+                job = self.job(engine, ["stop-late", self.hosts.folder / "checkpoint", gate])
+                self.await_that(lambda: all(self.hosts.pids(host, nodes_test.options.program) for host in ("n2", "n3")))
+                for _ in range(10):
+                    for host in ("n2", "n3"):
+                        for pid in self.hosts.pids(host, nodes_test.options.program):
+                            for name in SIGNALS:
+                                os.kill(pid, signal.Signals["SIG" + name])
+                    time.sleep(0.1)
+                gate.touch()
+                job.await_line("it goes on")
+                os.kill(self.hosts.pids("n1", nodes_test.options.program)[0], signal.SIGTERM)
+                self.succeeds(job, "saved")
 
     def test_a_signal_that_nobody_handles_ends_the_job(self):
         for engine in self.for_each_engine():
