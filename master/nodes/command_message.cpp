@@ -12,6 +12,7 @@
 #include "common/arrays/mapped_file.hpp"
 #include "common/os/memory_limit.hpp"
 #include "common/os/wait.hpp"
+#include "common/protocol/function_entry.hpp"
 #include "master/nodes/transfer_parts.hpp"
 
 namespace syncrun::detail::master::nodes {
@@ -193,31 +194,102 @@ bool has_payload_of_its_kind(const protocol::CommandHead& head, const std::varia
   return ((head.kind == Payloads::kKind && std::holds_alternative<Payloads>(*payload)) || ...);
 }
 
-/// A sender of the same build never sends another head.
-void check_head(const protocol::CommandHead& head, const protocol::ControlBlock& control, const os::Segment& segment) {
-  check_place(segment, head.dependencies, head.dependencies_count * sizeof(protocol::Dependency), "dependencies");
-  bool is_valid = has_payload_of_its_kind(head, &head.payload);
-  if (const auto* const call = std::get_if<protocol::CallPayload>(&head.payload))
-    is_valid = is_valid && call->outputs_count <= kMaxOutputs && call->arguments_count <= kMaxArguments;
-  const auto ranks = static_cast<std::uint64_t>(control.world_size());
-  if (const auto* const transfer = std::get_if<protocol::TransferPayload>(&head.payload))
-    check_place(segment, transfer->parts, transfer->variables_count * ranks * sizeof(protocol::TransferSlot), "parts");
-  if (const auto* const collective = std::get_if<protocol::CollectivePayload>(&head.payload)) {
-    const std::uint64_t bytes = collective->variables_count * sizeof(protocol::CollectiveSlot);
-    check_place(segment, collective->variables, bytes, "variables");
+/// The numbers in the message of a command that are used as places or as sizes. A sender of the same build never sends
+/// others. Does not check what stands at these places, which has come as changes of the heap.
+class CommandCheck {
+ public:
+  CommandCheck(const protocol::ControlBlock& control, const os::Segment& segment)
+      : segment_(segment), ranks_(static_cast<std::uint64_t>(control.world_size())) {}
+
+  void check_head(const protocol::CommandHead& head) const {
+    check_list(head.dependencies, head.dependencies_count, sizeof(protocol::Dependency), "dependencies");
+    require(has_payload_of_its_kind(head, &head.payload));
+    if (const auto* const call = std::get_if<protocol::CallPayload>(&head.payload)) check(*call, head.ranks.count());
+    else std::visit([this](const auto& payload) { check(payload); }, head.payload);
   }
-  if (const auto* const files = std::get_if<protocol::FilesPayload>(&head.payload)) {
-    check_place(segment, files->slots, ranks * sizeof(protocol::FilesSlot), "pieces of files");
-    check_place(segment, files->hashes, 2 * ranks * sizeof(std::uint64_t), "hashes of pieces");
+
+  void check_call(const protocol::Command& command, const protocol::CallPayload& call) const {
+    for (const protocol::ArgumentSlot& argument : std::span(command.arguments).first(call.arguments_count)) {
+      require(argument.dimensions <= kMaxDimensions);
+      switch (argument.kind) {
+        case ArgumentKind::local:
+        case ArgumentKind::local_read:
+        case ArgumentKind::sliced:
+        case ArgumentKind::update: check_variable(argument.offset); break;
+        default: check_place(segment_, argument.offset, argument.bytes, "an argument");
+      }
+      check_list(argument.file, argument.file == 0 ? 0 : 1, sizeof(arrays::FileEntry), "a file of rows");
+    }
+    for (std::size_t i = 0; i < call.outputs_count; ++i) {
+      require(command.outputs[i].dimensions <= kMaxDimensions);
+      if (is_kept(command, call, i)) check_variable(command.kept[i]);
+    }
   }
-  if (const auto* const look = std::get_if<protocol::LookPayload>(&head.payload))
-    check_place(segment, look->answers, ranks * sizeof(arrays::FileFacts), "answers about files");
-  if (const auto* const move = std::get_if<protocol::MovePayload>(&head.payload)) {
-    is_valid = is_valid && move->from >= 0 && move->from < control.world_size();
-    check_place(segment, move->variable, sizeof(protocol::VariableEntry), "a variable");
+
+ private:
+  static void require(bool is_valid) {
+    if (!is_valid) throw Error(ErrorKind::system, "a command came with numbers out of range");
   }
-  if (!is_valid) throw Error(ErrorKind::system, "a command came with numbers out of range");
-}
+  void check_list(std::uint64_t offset, std::uint64_t count, std::size_t bytes_of_one, const char* what) const {
+    require(count <= segment_.bytes() / bytes_of_one);
+    check_place(segment_, offset, count * bytes_of_one, what);
+  }
+  void check_variable(std::uint64_t offset) const {
+    check_place(segment_, offset, protocol::VariableEntry::bytes(static_cast<int>(ranks_)), "a variable");
+  }
+  void check_rank(std::int32_t rank) const { require(rank >= 0 && static_cast<std::uint64_t>(rank) < ranks_); }
+  void check_rows(const protocol::RowsSlot& rows) const {
+    if (rows.kind != Rows::Kind::list) return;
+    require(rows.begin == 0 && rows.end >= 0);
+    check_list(rows.offset, static_cast<std::uint64_t>(rows.end), sizeof(std::int64_t), "a list of rows");
+  }
+
+  void check(const protocol::CallPayload& call, int ranks) const {
+    require(call.outputs_count <= kMaxOutputs && call.arguments_count <= kMaxArguments);
+    require(call.slices >= 1);
+    check_list(call.function, 1, sizeof(protocol::FunctionEntry), "a function");
+    check_rows(call.batch);
+    check_rows(call.batch_s);
+    if (call.batch_s_by_rank != 0)
+      check_list(call.batch_s_by_rank, ranks_, sizeof(protocol::RowsSlot), "rows of ranks");
+    if (call.share_begins != 0)
+      check_list(call.share_begins, static_cast<std::uint64_t>(ranks) + 1, sizeof(std::int64_t), "shares of ranks");
+  }
+  void check(const protocol::TransferPayload& transfer) const {
+    check_list(transfer.parts, transfer.variables_count * ranks_, sizeof(protocol::TransferSlot), "parts");
+  }
+  void check(const protocol::CollectivePayload& collective) const {
+    check_rank(collective.root);
+    check_list(collective.variables, collective.variables_count, sizeof(protocol::CollectiveSlot), "variables");
+  }
+  void check(const protocol::FilesPayload& files) const {
+    check_variable(files.variable);
+    check_list(files.slots, ranks_, sizeof(protocol::FilesSlot), "pieces of files");
+    check_place(segment_, files.folder.offset, files.folder.bytes, "a folder");
+    check_place(segment_, files.id.offset, files.id.bytes, "the id of a folder");
+    if (files.hashes != 0) check_list(files.hashes, 2 * ranks_, sizeof(std::uint64_t), "hashes of pieces");
+  }
+  void check(const protocol::LookPayload& look) const {
+    check_list(look.question, 1, sizeof(arrays::FileQuestion), "a question about files");
+    check_list(look.answers, ranks_, sizeof(arrays::FileFacts), "answers about files");
+  }
+  void check(const protocol::MovePayload& move) const {
+    check_rank(move.from);
+    check_variable(move.variable);
+  }
+  void check(const protocol::FreePayload& free) const { check_variable(free.first); }
+  void check(const protocol::MemoryPayload& memory) const {
+    check_list(memory.to, 1, sizeof(protocol::MemorySize), "the size of memory");
+  }
+  void check(const protocol::CallPayload&) const {}
+  void check(const protocol::DestroyPayload&) const {}
+  void check(const protocol::UnpinPayload&) const {}
+  void check(const protocol::UnmapPayload&) const {}
+  void check(const protocol::ClosePayload&) const {}
+
+  const os::Segment& segment_;
+  std::uint64_t ranks_;
+};
 
 std::uint8_t place_in_inbox(MessageReader& from) {
   const auto place = from.get<std::uint8_t>();
@@ -233,12 +305,14 @@ std::size_t take_command(MessageReader& from, const protocol::ControlBlock& cont
   protocol::Command& command = control.command_in(slot);
   command.id = from.get<std::uint64_t>();
   const auto head = from.get<protocol::CommandHead>();
-  check_head(head, control, segment);
+  const CommandCheck check(control, segment);
+  check.check_head(head);
   if (head.kind == protocol::CommandKind::call) {
     const protocol::CallPayload& call = head.call();
     from.get_all(std::span(command.outputs).first(call.outputs_count));
     from.get_all(std::span(command.arguments).first(call.arguments_count));
     if (keeps_outputs(command, call)) from.get_all(std::span(command.kept).first(call.outputs_count));
+    check.check_call(command, call);
     if (from.get<bool>()) from.get_all(std::span<std::byte>(command.bytes));
   }
   for (const int rank : control.header().place.ranks_of(head.ranks))

@@ -252,6 +252,36 @@ TEST_F(BadCommands, AreRefused) {
   refuse([](protocol::Command& sent) { sent.begin<protocol::CallPayload>().outputs_count = kMaxOutputs + 1; });
   refuse([](protocol::Command& sent) { sent.begin<protocol::TransferPayload>().parts = ~std::uint64_t{0}; });
   refuse([](protocol::Command& sent) { sent.begin<protocol::CollectivePayload>().variables = ~std::uint64_t{0}; });
+  const std::uint64_t end = nodes[2].pool.segment().bytes();
+  refuse([&](protocol::Command& sent) { sent.begin<protocol::MemoryPayload>().to = end; });
+  refuse([&](protocol::Command& sent) { sent.begin<protocol::FreePayload>().first = end; });
+  refuse([&](protocol::Command& sent) { sent.begin<protocol::FilesPayload>().variable = end; });
+  refuse([&](protocol::Command& sent) { sent.begin<protocol::FilesPayload>().folder = {end, 1}; });
+  refuse([](protocol::Command& sent) { sent.begin<protocol::CollectivePayload>().root = kMoveRanks; });
+  refuse([&](protocol::Command& sent) { sent.begin<protocol::CallPayload>().batch_s_by_rank = end; });
+  refuse([&](protocol::Command& sent) { sent.begin<protocol::CallPayload>().share_begins = end - 8; });
+  refuse([&](protocol::Command& sent) { sent.begin<protocol::CallPayload>().function = end; });
+  refuse([](protocol::Command& sent) { sent.begin<protocol::CallPayload>().slices = 0; });
+  for (const protocol::RowsSlot& rows :
+       {protocol::RowsSlot{Rows::Kind::list, 0, 1, end}, protocol::RowsSlot{Rows::Kind::list, 0, -1, 0},
+        protocol::RowsSlot{Rows::Kind::list, -1, 1, 64}}) {
+    refuse([&](protocol::Command& sent) { sent.begin<protocol::CallPayload>().batch = rows; });
+    refuse([&](protocol::Command& sent) { sent.begin<protocol::CallPayload>().batch_s = rows; });
+  }
+  for (const protocol::ArgumentSlot& argument :
+       {protocol::ArgumentSlot{.offset = end, .bytes = 1}, protocol::ArgumentSlot{.offset = 64, .bytes = end},
+        protocol::ArgumentSlot{.kind = ArgumentKind::update, .offset = end}, protocol::ArgumentSlot{.file = end},
+        protocol::ArgumentSlot{.dimensions = kMaxDimensions + 1}}) {
+    refuse([&](protocol::Command& sent) {
+      sent.begin<protocol::CallPayload>().arguments_count = 1;
+      sent.arguments[0] = argument;
+    });
+  }
+  refuse([&](protocol::Command& sent) {
+    sent.begin<protocol::CallPayload>().outputs_count = 1;
+    sent.outputs[0] = {.is_kept = true};
+    sent.kept[0] = end;
+  });
   nodes[0].command(kMove).places[2] = protocol::kInboxSize;
   EXPECT_THROW(pass(), Error);
 }
