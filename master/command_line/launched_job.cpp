@@ -428,13 +428,16 @@ Conclusion LaunchedJob::conclude_attempt() const {
   if (has_ended(0) && attempt_.tasks.at(0).exit_code == 0) return {};
   const auto& failures = attempt_.failures;
   const auto find = [&](auto&& holds) { return std::find_if(failures.begin(), failures.end(), holds); };
-  // An engine stops the other tasks when one has failed.
-  const auto is_cause = [this](const TaskReport& each) {
-    return first_signal_ != 0 || !each.was_asked || each.exit_code < kSignalExit;
+  // An engine stops the other tasks when one has failed, or has died without a word. An agent that is stopped so may blame
+  // the node of the master, which is stopped too. But if the program itself ends in order, its exit code counts.
+  const bool has_silent = !all_have_ended();
+  const auto is_cause = [this, has_silent](const TaskReport& each) {
+    const bool is_own_end = each.exit_code < kSignalExit && (each.task == 0 || !has_silent);
+    return first_signal_ != 0 || !each.was_asked || is_own_end;
   };
   auto cause = find([&](const TaskReport& each) { return each.task == 0 && has_ended(0) && is_cause(each); });
   if (cause == failures.end()) cause = find(is_cause);
-  if (cause == failures.end()) cause = find([](const TaskReport& each) { return each.task == 0; });
+  if (cause == failures.end() && !has_silent) cause = find([](const TaskReport& each) { return each.task == 0; });
 
   Conclusion conclusion;
   conclusion.was_asked = first_signal_ != 0;

@@ -69,6 +69,38 @@ TEST(LaunchedJob, HasFailedWithoutAWordOfTheProgram) {
   EXPECT_TRUE(eventually([&] { return killed.nothing_remains(); }));
 }
 
+/// Somebody kills the syncrun of node 1, and the engine stops node 0.
+TEST(LaunchedJob, NamesTheNodeThatHadNoLastWordAndStartsAgain) {
+  const Engine engine(
+      "[ \"$2\" = --version ] && exit 0\n"
+      "cd $(dirname $0); rm -f 0 1; export PMI_SIZE=2 MPI_LOCALNRANKS=1 PMI_FD=9\n"
+      "PMI_RANK=1 \"$@\" & lost=$!\n"
+      "PMI_RANK=0 \"$@\" & stopped=$!\n"
+      "until [ -e 0 ] && [ -e 1 ]; do sleep 0.01; done\n"
+      "kill -KILL $lost; kill -TERM $stopped; wait; exit 1");
+  CommandRun run(engine.with({"--max-restarts", "1", "/bin/sh", "-c", "touch $PMI_RANK; exec sleep 1000"}, "a,b"));
+  EXPECT_EQ(run.exit_code(), 1);
+  const char* const verdict =
+      "exited with code 1 before the program had said how it ended; without a last word: node 1 (";
+  EXPECT_THAT(run.errors(), testing::ContainsRegex("restart 1 of 1, after: .*without a last word: node 1 \\("));
+  EXPECT_THAT(run.last_error_line(), HasSubstr(verdict));
+  EXPECT_TRUE(eventually([&] { return run.nothing_remains(); }));
+}
+
+/// A scheduler tells all nodes to stop. The program ends by itself, and the engine kills what is left.
+TEST(LaunchedJob, HasTheExitCodeOfAProgramThatWasToldToStop) {
+  const Engine engine(
+      "[ \"$2\" = --version ] && exit 0\n"
+      "cd $(dirname $0); export PMI_SIZE=2 MPI_LOCALNRANKS=1 PMI_FD=9\n"
+      "PMI_RANK=1 \"$@\" >1 & lost=$!\n"
+      "PMI_RANK=0 \"$@\" >0 & told=$!\n"
+      "until grep -q ready 0 && grep -q ready 1; do sleep 0.01; done\n"
+      "kill -TERM $told; wait $told; kill -KILL $lost; wait; exit 1");
+  CommandRun run(engine.with({"--max-restarts", "1", scripted_program(), "report-signals", "75"}, "a,b"));
+  EXPECT_EQ(run.exit_code(), 75) << run.errors();
+  EXPECT_THAT(run.errors(), Not(HasSubstr("restart")));
+}
+
 TEST(LaunchedJob, EndsAnEngineThatDoesNotReturn) {
   const Engine engine("\"$@\"; sleep 1000");
   CommandRun run(engine.with({scripted_program(), "exit", "7"}));
