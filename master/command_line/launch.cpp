@@ -18,6 +18,7 @@
 #include "master/command_line/dry_run.hpp"
 #include "master/command_line/option_table.hpp"
 #include "master/command_line/task_report.hpp"
+#include "master/devices/device_list.hpp"
 #include "master/devices/devices.hpp"
 #include "master/doctor/program_run.hpp"
 #include "master/nodes/attendance.hpp"
@@ -204,7 +205,7 @@ std::optional<int> workers_of(const CommandOptions& options) {
   const std::string devices = options.effective(environment::kDevices);
   if (!devices.empty()) {
     if (devices.find(':') != std::string::npos) return std::nullopt;  // devices of some nodes
-    return static_cast<int>(devices::resolve_devices(devices, "", devices::kFromCommandLine).by_rank.size());
+    return static_cast<int>(devices::parse_device_list(devices::kFromCommandLine.devices, devices).by_rank.size());
   }
   const int count = count_in(options.effective(environment::kProcesses));
   return count > 0 ? std::optional(count) : std::nullopt;
@@ -228,6 +229,19 @@ std::string path_of_this_command() {
 }
 
 void add(std::vector<std::string>& to, std::initializer_list<std::string> words) { to.insert(to.end(), words); }
+
+const OptionRow& row_named(std::string_view name) {
+  const auto table = option_table();
+  return *std::find_if(table.begin(), table.end(), [name](const OptionRow& row) { return row.name == name; });
+}
+
+/// Whether an option of the configuration file has no effect in this job, such as a rule for log files without a folder.
+bool is_unused(const CommandOptions& options, const CommandOptions::Given& option) {
+  const char* const variable = row_named(option.name).variable;
+  const bool was_dropped = variable != nullptr && options.value_of(variable).empty();
+  const bool is_for_wrapper = option.name == "wrap-terminal" && options.effective(environment::kWrap).empty();
+  return option.source != kCommandLineSource && (was_dropped || is_for_wrapper);
+}
 
 std::string in_list(std::span<const std::string> words, const char* end = "") {
   std::string text;
@@ -286,7 +300,12 @@ std::optional<Launch> find_launch(const CommandOptions& options, const nodes::En
   choose_nodes(launch, options, variables);
   if (launch.launcher == Launcher::open_mpi) {
     launch.variables = tools.variables();
-    std::erase_if(launch.variables, [](const std::string& name) { return !is_for_other_nodes(name); });
+    const auto is_given = [&](const std::string& name) {  // with --env, or in the configuration file
+      return std::any_of(options.program_variables.begin(), options.program_variables.end(),
+                         [&](const auto& each) { return each.name == name && each.source != "environment"; });
+    };
+    std::erase_if(launch.variables,
+                  [&](const std::string& name) { return !is_given(name) && !is_for_other_nodes(name); });
     std::sort(launch.variables.begin(), launch.variables.end());
   }
   return launch;
@@ -332,10 +351,8 @@ std::vector<std::string> task_command(const CommandOptions& options, const Launc
   add(command, {"--nodes=" + std::to_string(launch.nodes)});
   for (const CommandOptions::Given& each : options.given) {
     if (std::find(kOfThisOne.begin(), kOfThisOne.end(), each.name) != kOfThisOne.end()) continue;
-    const auto table = option_table();
-    const auto row =
-        std::find_if(table.begin(), table.end(), [&](const OptionRow& row) { return row.name == each.name; });
-    add(command, {"--" + each.name + (row->value == nullptr ? "" : "=" + each.value)});
+    if (is_unused(options, each)) continue;
+    add(command, {"--" + each.name + (row_named(each.name).value == nullptr ? "" : "=" + each.value)});
   }
   if (restarts != 0) add(command, {"--restart=" + std::to_string(restarts)});
   add(command, {"--"});

@@ -158,6 +158,7 @@ int start(const CommandOptions& options, const LastWord& last_word) {
     write_error_file(error_file, {.exit_code = code, .message = error.what()});
   };
   try {
+    if (may_be_for_other_machines(options)) check_devices_of_this_machine(options);
     if (const std::string folder = options.value_of(environment::kLogDir); !folder.empty()) check_log_dir(folder);
     const auto program = find_program(options.command.front());
     if (!is_dry) return run_program(options, program, job, error_file, last_word);
@@ -212,9 +213,7 @@ int run_task(const std::string& token, int argc, char** argv) {
   const TaskReporter reporter(token);
   const LastWord last_word(&reporter);
   return with_last_word(last_word, [&] {
-    auto options = parse_command_line(argc, argv);
-    options.max_restarts = 0;  // of a configuration file: the other `syncrun` has read it too
-    options.pid_file.clear();
+    auto options = parse_task_command_line(argc, argv);
     enter_folder(options);
     return start(options, last_word);
   });

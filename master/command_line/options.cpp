@@ -14,6 +14,7 @@
 #include "master/command_line/environment_file.hpp"
 #include "master/command_line/foreign_options.hpp"
 #include "master/command_line/option_table.hpp"
+#include "master/devices/device_list.hpp"
 #include "master/devices/devices.hpp"
 #include "master/devices/rank_devices.hpp"
 
@@ -115,12 +116,20 @@ std::string count_in_words(const std::vector<devices::DeviceId>& devices) {
   return count + (kinds.has(DeviceKind::cpu) ? " CPU" : " CUDA") + " device" + (devices.size() == 1 ? "" : "s");
 }
 
-/// Checks that the devices can be used. If -n is given too, it must agree with them.
-void check_devices(const std::string& list, const std::string& processes) {
-  const auto devices = devices::resolve_devices(list, "", devices::kFromCommandLine).by_rank;
+/// If -n is given too, it must agree with the devices.
+void check_agreement(const std::string& list, const std::string& processes,
+                     const std::vector<devices::DeviceId>& devices) {
   if (processes.empty() || processes == "auto" || agrees(processes, devices)) return;
   text::throw_usage("-n and --devices disagree: got -n " + processes + " and " + count_in_words(devices) + " (" + list +
                     "); expected one of the two, or equal numbers");
+}
+
+/// Checks how the devices are written. This machine need not have them.
+void check_words_for_devices(const std::string& list, const std::string& processes) {
+  const bool is_word = processes.empty() || processes == "cpu" || processes == "gpu" || processes == "auto";
+  if (!is_word) devices::check_count(devices::kFromCommandLine.processes, processes);
+  if (list.empty() || list.find(':') != std::string::npos) return;
+  check_agreement(list, processes, devices::parse_device_list(devices::kFromCommandLine.devices, list).by_rank);
 }
 
 }  // namespace
@@ -263,7 +272,26 @@ void drop_rules_of_logs(CommandOptions& options, std::size_t from) {
 
 }  // namespace
 
-CommandOptions parse_options(int argc, char** argv) {
+bool may_be_for_other_machines(const CommandOptions& options) {
+  return std::any_of(options.given.begin(), options.given.end(), [](const CommandOptions::Given& each) {
+    const bool is_for_engine = each.name == "hosts" || each.name == "hostfile" || each.name == "spares" ||
+                               each.name == "launcher" || each.name == "launcher-args" || each.name == "nodes";
+    return is_for_engine && each.source == kCommandLineSource;
+  });
+}
+
+void check_devices_of_this_machine(const CommandOptions& options) {
+  const std::string devices = options.value_of(environment::kDevices);
+  const std::string processes = options.value_of(environment::kProcesses);
+  if (devices.empty()) devices::resolve_devices("", processes, devices::kFromCommandLine);
+  else check_agreement(devices, processes, devices::resolve_devices(devices, "", devices::kFromCommandLine).by_rank);
+}
+
+namespace {
+
+enum class ConfigFile { is_read, is_ignored };
+
+CommandOptions parse(int argc, char** argv, ConfigFile config_file) {
   CommandOptions options;
   std::vector<char*> words(argv, argv + argc);
   words.push_back(nullptr);
@@ -272,7 +300,7 @@ CommandOptions parse_options(int argc, char** argv) {
   // In the file, it says which terminal the user prefers. Most jobs have no wrapper.
   const bool has_terminal = !options.value_of(environment::kWrapTerminal).empty();
   const auto before = options.variables.size();
-  read_config(options);
+  if (config_file == ConfigFile::is_read) read_config(options);
   drop_rules_of_logs(options, before);
   options.command.assign(argv + ::optind, argv + argc);
   if (has_terminal && options.effective(environment::kWrap).empty())
@@ -281,18 +309,26 @@ CommandOptions parse_options(int argc, char** argv) {
     text::throw_usage("--error-file and --pid-file: expected two files, got " + options.pid_file + " for both");
   if (options.is_given("hosts") && options.is_given("hostfile"))
     text::throw_usage("--hosts and --hostfile: expected one of the two");
-  const std::string devices = options.value_of(environment::kDevices);
-  const std::string processes = options.value_of(environment::kProcesses);
-  if (devices.empty()) devices::resolve_devices("", processes, devices::kFromCommandLine);
-  else check_devices(devices, processes);
+  if (may_be_for_other_machines(options))
+    check_words_for_devices(options.value_of(environment::kDevices), options.value_of(environment::kProcesses));
+  else check_devices_of_this_machine(options);
   return options;
 }
 
-CommandOptions parse_command_line(int argc, char** argv) {
-  CommandOptions options = parse_options(argc, argv);
+CommandOptions with_program(CommandOptions options) {
   if (options.command.empty() && !ends_early(options))
     text::throw_usage("expected a program to run (syncrun [options] program [arguments]), got none");
   return options;
+}
+
+}  // namespace
+
+CommandOptions parse_options(int argc, char** argv) { return parse(argc, argv, ConfigFile::is_read); }
+
+CommandOptions parse_command_line(int argc, char** argv) { return with_program(parse_options(argc, argv)); }
+
+CommandOptions parse_task_command_line(int argc, char** argv) {
+  return with_program(parse(argc, argv, ConfigFile::is_ignored));
 }
 
 EnvironmentChanges environment_for(const CommandOptions& options) {

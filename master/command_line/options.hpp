@@ -65,6 +65,15 @@ CommandOptions parse_options(int argc, char** argv);
 /// was expected and what was got.
 CommandOptions parse_command_line(int argc, char** argv);
 
+/// The same for the part of a node in a job that another `syncrun` has started. Reads no configuration file: the other one
+/// has done so, and has put what holds on this command line.
+CommandOptions parse_task_command_line(int argc, char** argv);
+
+/// Whether the options may be for other machines than this one. Then their devices are not checked when they are read.
+bool may_be_for_other_machines(const CommandOptions& options);
+/// Checks that this machine has the devices that the options ask for. Throws Error (usage).
+void check_devices_of_this_machine(const CommandOptions& options);
+
 /// The changes that `syncrun` makes in the environment of the program.
 struct EnvironmentChanges {
   std::vector<std::pair<std::string, std::string>> set;

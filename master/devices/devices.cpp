@@ -54,18 +54,14 @@ std::vector<DeviceId> a_cpu_per_core() {
 }
 
 std::vector<DeviceId> devices_for_count(std::string_view option, std::string_view text) {
-  const auto count = parse_index(text);
-  if (!count || *count < 1 || *count > protocol::kMaxWorldSize) {
-    refuse(option, "expected a number from 1 to " + std::to_string(protocol::kMaxWorldSize) +
-                       ", 'cpu', 'gpu' or 'auto'; got " + quoted(text));
-  }
+  const int count = check_count(option, text);
   const int gpus = cuda_is_built() ? visible_gpus() : 0;
-  if (gpus == 0) return first_devices(DeviceKind::cpu, *count);
-  if (*count > gpus) {
-    refuse(option, "got " + std::to_string(*count) + ", but " + gpus_in_words(gpus) +
+  if (gpus == 0) return first_devices(DeviceKind::cpu, count);
+  if (count > gpus) {
+    refuse(option, "got " + std::to_string(count) + ", but " + gpus_in_words(gpus) +
                        "; CPU devices are named by cpu0,cpu1,...");
   }
-  return first_devices(DeviceKind::cuda, *count);
+  return first_devices(DeviceKind::cuda, count);
 }
 
 bool follows(const DeviceId& device, const DeviceId& before) noexcept {
@@ -73,6 +69,13 @@ bool follows(const DeviceId& device, const DeviceId& before) noexcept {
 }
 
 }  // namespace
+
+int check_count(std::string_view option, std::string_view text) {
+  const auto count = parse_index(text);
+  if (count && *count >= 1 && *count <= protocol::kMaxWorldSize) return *count;
+  refuse(option, "expected a number from 1 to " + std::to_string(protocol::kMaxWorldSize) +
+                     ", 'cpu', 'gpu' or 'auto'; got " + quoted(text));
+}
 
 std::string describe_mapping(std::span<const DeviceId> devices, int first_rank) {
   constexpr std::size_t kShortest = 3;  // the least number of ranks that are combined

@@ -43,6 +43,10 @@ inline constexpr DevicesSource kFromProgram{"SessionOptions::devices", "SessionO
 ChosenDevices resolve_devices(std::string_view devices_text, std::string_view processes_text,
                               const DevicesSource& source);
 
+/// Returns a number of workers, or throws Error (usage). `option` is where the text is from. This machine need not have as
+/// many devices.
+int check_count(std::string_view option, std::string_view text);
+
 /// A choice of devices as the user has written it. The first member that is not empty decides.
 struct DevicesChoice {
   std::string devices{};    // a list

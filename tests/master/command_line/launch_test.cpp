@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -125,6 +126,7 @@ TEST(Launch, GivesOpenMpiTheVariablesThatItDoesNotPassOn) {
   EXPECT_EQ(machine.command({"--launcher", "mpirun", "--hosts", "a,b"}),
             "mpirun -np 2 --map-by ppr:1:node --bind-to none --host a:1,b:1 -x OMP_NUM_THREADS -x PATH -x "
             "SYNCRUN_RESTART TASK");
+  EXPECT_THAT(machine.command({"--launcher", "mpirun", "--hosts", "a,b", "--env", "HOME=/x"}), HasSubstr(" -x HOME "));
   EXPECT_THAT(machine.command({"--launcher", "ssh", "--hosts", "a,b"}), HasSubstr(" --mca plm rsh --host a:1,b:1 "));
 }
 
@@ -181,6 +183,37 @@ TEST(Launch, RefusesWhatDoesNotFit) {
   EXPECT_THAT(machine.refusal({"--launcher-args", "'x", "--hosts", "a"}), HasSubstr("expected words as in a shell"));
   machine.variables = {{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}, {"PMI_FD", "3"}, {"MPI_LOCALNRANKS", "1"}};
   EXPECT_THAT(machine.refusal({"--hosts", "a,b"}), HasSubstr("mpirun (MPICH) has started this already"));
+}
+
+/// The machine that starts the job may have no GPU.
+TEST(Launch, LeavesTheDevicesOfOtherMachinesToThem) {
+  const Machine machine{{{"srun", kSlurm}}};
+  const auto words = [](const char* option, const char* value) {
+    return std::vector<std::string>{"--launcher", "srun", "--nodes", "2", option, value};
+  };
+  EXPECT_THAT(machine.command(words("--devices", "cuda0,cuda63")), HasSubstr("--cpus-per-task=3 "));
+  EXPECT_TRUE(machine.find(words("--devices", "x=other:cuda0")));
+  EXPECT_TRUE(machine.find(words("-n", "gpu")));
+  EXPECT_THAT(machine.refusal(words("--devices", "gpu0")), HasSubstr("--devices: "));
+  EXPECT_THAT(machine.refusal(words("-n", "none")), HasSubstr("-n: expected a number from 1"));
+  EXPECT_THAT(machine.refusal({"--hosts", "a,b", "-n", "3", "--devices", "cpu0,cpu1"}), HasSubstr("disagree"));
+}
+
+/// A node reads no configuration file, because the command that starts the job has done so.
+TEST(Launch, GivesTheNodesWhatHoldsOfTheConfigurationFile) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.at("syncrun"));
+  ::setenv("XDG_CONFIG_HOME", folder.path().c_str(), 1);
+  std::ofstream(folder.at("syncrun/config")) << "tee = \"0\"\ntimeout = 30\nmax-restarts = 3\ntag = false\n";
+  std::vector<std::string> words{"syncrun", "--hosts", "a,b", "prog"};
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const auto task = task_command(parse_command_line(static_cast<int>(words.size()), argv.data()), {}, 0, "");
+  EXPECT_THAT(std::vector<std::string>(task.begin() + 1, task.end()),
+              ElementsAre("--nodes=1", "--no-tag", "--timeout=30", "--", "prog"));
+  EXPECT_TRUE(parse_task_command_line(static_cast<int>(words.size()), argv.data()).value_of("SYNCRUN_TIMEOUT").empty());
+  ::unsetenv("XDG_CONFIG_HOME");
 }
 
 TEST(Launch, ReadsHostsFromAFile) {
