@@ -223,9 +223,25 @@ bool is_for_other_nodes(std::string_view name) {
          std::find(environment::kInternal.begin(), environment::kInternal.end(), name) == environment::kInternal.end();
 }
 
-std::string path_of_this_command() {
+/// As it was called, if that is a path to this file. Links on the way may lead to other places on other nodes.
+std::string find_this_command() {
   std::error_code error;
+  const auto called = std::filesystem::absolute(os::find_executable(::program_invocation_name).path, error);
+  if (std::filesystem::equivalent(called, "/proc/self/exe", error)) return called.string();
   return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
+/// As it was found at the first start. Later, another file may have the name.
+const std::string& path_of_this_command() {
+  static const std::string path = find_this_command();
+  return path;
+}
+
+constexpr char kEscape = '\\';
+
+/// Whether the word is ":", or the escape of such a word.
+bool is_separator(std::string_view word) {
+  return word.ends_with(':') && word.find_first_not_of(kEscape) == word.size() - 1;
 }
 
 void add(std::vector<std::string>& to, std::initializer_list<std::string> words) { to.insert(to.end(), words); }
@@ -356,8 +372,13 @@ std::vector<std::string> task_command(const CommandOptions& options, const Launc
   }
   if (restarts != 0) add(command, {"--restart=" + std::to_string(restarts)});
   add(command, {"--"});
-  command.insert(command.end(), options.command.begin(), options.command.end());
+  for (const std::string& word : options.command)
+    command.push_back(!token.empty() && is_separator(word) ? kEscape + word : word);
   return command;
+}
+
+std::string word_of_task(const std::string& word) {
+  return is_separator(word) && word.front() == kEscape ? word.substr(1) : word;
 }
 
 std::string describe_launch(const CommandOptions& options, const Launch& launch) {

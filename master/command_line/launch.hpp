@@ -69,6 +69,10 @@ std::vector<std::string> engine_command(const Launch& launch, int nodes, std::sp
 std::vector<std::string> task_command(const CommandOptions& options, const Launch& launch, int restarts,
                                       const std::string& token);
 
+/// A word of the program's command line as it was before task_command(), which changes ':', because mpirun would take it for
+/// the end of a command.
+std::string word_of_task(const std::string& word);
+
 /// The launch in a few lines, for --dry-run.
 std::string describe_launch(const CommandOptions& options, const Launch& launch);
 

@@ -214,6 +214,7 @@ int run_task(const std::string& token, int argc, char** argv) {
   const LastWord last_word(&reporter);
   return with_last_word(last_word, [&] {
     auto options = parse_task_command_line(argc, argv);
+    for (std::string& word : options.command) word = word_of_task(word);
     enter_folder(options);
     return start(options, last_word);
   });

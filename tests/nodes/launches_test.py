@@ -101,6 +101,17 @@ class Launches(ByLaunchers, OnHosts):
             self.assertEqual(job.finish(), 7, job.text)
             self.assertRegex(job.text, r"syncrun: the program exited with code 7$")
 
+    def test_words_and_links_reach_every_node_as_they_are(self):
+        """mpirun takes ':' for the end of a command. On each host, the link leads to another folder."""
+        link = Path(self.options.syncrun).name
+        for number, host in enumerate(self.hosts.names):
+            script = f"mkdir -p /tmp/{number} && ln -s {self.options.syncrun} /tmp/{number}/{link} && ln -s {number} /tmp/bin"
+            self.hosts.run(host, ["sh", "-ec", script], check=True)
+        for launcher in self.for_each_launcher():
+            words = ["a b", ":", "c", "\\:"]
+            job = self.job(launcher, ["words", *words], syncrun=f"/tmp/bin/{link}")
+            self.succeeds(job, "".join(f"[{word}]" for word in words))
+
     def test_input_goes_to_the_master(self):
         for launcher in self.for_each_launcher():
             job = self.job(launcher, ["input"], stdin=subprocess.PIPE)

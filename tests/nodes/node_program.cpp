@@ -300,7 +300,10 @@ int program(sr::Session& session, int argc, char** argv) {
   else if (action == "measure") measure_ranks(session);
   else if (action == "epochs") run_epochs(session);
   else if (action == "profile") profile(session);
-  else if (action == "exit") return static_cast<int>(number);
+  else if (action == "words") {
+    for (int i = 2; i < argc; ++i) std::printf("[%s]", argv[i]);
+    std::printf("\n");
+  } else if (action == "exit") return static_cast<int>(number);
   else if (action == "fail") session.function(fail_on, "fail_on")(static_cast<int>(number));
   else if (action == "abort") session.function(abort_on, "abort_on")(static_cast<int>(number));
   else if (action == "body") {

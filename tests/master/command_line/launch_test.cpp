@@ -199,6 +199,17 @@ TEST(Launch, LeavesTheDevicesOfOtherMachinesToThem) {
   EXPECT_THAT(machine.refusal({"--hosts", "a,b", "-n", "3", "--devices", "cpu0,cpu1"}), HasSubstr("disagree"));
 }
 
+/// mpirun takes ":" for the end of a command.
+TEST(Launch, ChangesAColonOnTheWayToTheNodes) {
+  CommandOptions options;
+  options.command = {"prog", ":", "a:b", "\\:", "\\", ""};
+  auto words = task_command(options, {}, 0, "token");
+  words.erase(words.begin(), words.end() - 6);
+  EXPECT_THAT(words, testing::Not(testing::Contains(":")));
+  for (std::string& word : words) word = word_of_task(word);
+  EXPECT_EQ(words, options.command);
+}
+
 /// A node reads no configuration file, because the command that starts the job has done so.
 TEST(Launch, GivesTheNodesWhatHoldsOfTheConfigurationFile) {
   const TemporaryFolder folder;
