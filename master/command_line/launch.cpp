@@ -244,6 +244,34 @@ bool is_separator(std::string_view word) {
   return word.ends_with(':') && word.find_first_not_of(kEscape) == word.size() - 1;
 }
 
+/// What the nodes report comes through the engine. Throws Error (usage) if its options send that elsewhere.
+void check_words(const Launch& launch, const Variables& variables) {
+  const auto refuse = [](const std::string& word) {
+    text::throw_usage("--launcher-args: expected an engine whose output comes to syncrun, but " + word +
+                      " sends it elsewhere. Use syncrun ... > FILE 2>&1, or --log-dir DIR for a file of each rank");
+  };
+  for (const std::string& word : launch.words) {
+    const std::string_view name = std::string_view(word).substr(0, word.find('='));
+    const bool is_srun = launch.launcher == Launcher::srun;
+    const bool is_short = word.starts_with("-o") || word.starts_with("-e");
+    const bool is_long = name.size() >= 4 && (std::string_view("--output").starts_with(name) ||
+                                              std::string_view("--error").starts_with(name));
+    if (is_srun && (is_short || is_long)) refuse(word);
+    if (launch.launcher == Launcher::hydra &&
+        (name.ends_with("-outfile-pattern") || name.ends_with("-errfile-pattern") || name == "-outfile" ||
+         name == "-errfile"))
+      refuse(word);
+    if (launch.launcher == Launcher::open_mpi && (word.find("nocopy") != std::string::npos || name.ends_with("-xterm")))
+      refuse(word);
+    if (!is_srun && word == ":")
+      text::throw_usage("--launcher-args: expected options, got ':', after which mpirun expects another program");
+  }
+  if (launch.launcher != Launcher::srun) return;
+  for (const char* name : {"SLURM_STDOUTMODE", "SLURM_STDERRMODE"}) {
+    if (!value_of(variables, name).empty()) refuse(std::string("the variable ") + name);
+  }
+}
+
 void add(std::vector<std::string>& to, std::initializer_list<std::string> words) { to.insert(to.end(), words); }
 
 const OptionRow& row_named(std::string_view name) {
@@ -313,6 +341,7 @@ std::optional<Launch> find_launch(const CommandOptions& options, const nodes::En
                 .is_inside = is_in_slurm(variables),
                 .workers = workers_of(options),
                 .words = options.launcher_words};
+  check_words(launch, variables);
   choose_nodes(launch, options, variables);
   if (launch.launcher == Launcher::open_mpi) {
     launch.variables = tools.variables();

@@ -185,6 +185,24 @@ TEST(Launch, RefusesWhatDoesNotFit) {
   EXPECT_THAT(machine.refusal({"--hosts", "a,b"}), HasSubstr("mpirun (MPICH) has started this already"));
 }
 
+/// The verdict of the job comes through the engine, too.
+TEST(Launch, RefusesEnginesThatSendTheirOutputElsewhere) {
+  Machine machine{{{"mpirun", kOpenMpi}, {"mpirun.mpich", kHydra}, {"srun", kSlurm}}};
+  const auto refuses = [&](const std::string& launcher, const std::string& words) {
+    return testing::Matches(HasSubstr("sends it elsewhere"))(
+        machine.refusal({"--launcher", launcher, "--hosts", "a,b", "--launcher-args", words}));
+  };
+  for (const char* words : {"--error=x", "--output x", "-ex", "-o x", "--er x"}) EXPECT_TRUE(refuses("srun", words));
+  EXPECT_TRUE(refuses("mpirun", "--output-filename x:nocopy"));
+  EXPECT_TRUE(refuses("mpirun.mpich", "-errfile-pattern x"));
+  EXPECT_TRUE(machine.find({"--launcher", "srun", "--hosts", "a,b", "--launcher-args", "--label --overcommit"}));
+  EXPECT_TRUE(machine.find({"--launcher", "mpirun", "--hosts", "a,b", "--launcher-args", "--output-filename x"}));
+  EXPECT_THAT(machine.refusal({"--hosts", "a,b", "--launcher", "mpirun", "--launcher-args", "-v : -np 1"}),
+              HasSubstr("expected options, got ':'"));
+  machine.variables = {{"SLURM_STDERRMODE", "x"}};
+  EXPECT_TRUE(refuses("srun", ""));
+}
+
 /// The machine that starts the job may have no GPU.
 TEST(Launch, LeavesTheDevicesOfOtherMachinesToThem) {
   const Machine machine{{{"srun", kSlurm}}};
