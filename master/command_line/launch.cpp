@@ -217,7 +217,7 @@ bool is_for_other_nodes(std::string_view name) {
                               "MAIL", "TERM",     "DISPLAY", "TMPDIR", "XAUTHORITY", "LS_COLORS", "_"};
   constexpr std::array kStarts{"OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "SLURM_", "SSH_", "XDG_", "DBUS_"};
   const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
-  return std::all_of(name.begin(), name.end(), is_letter) &&
+  return std::all_of(name.begin(), name.end(), is_letter) && !is_of_task(name) &&
          std::find(kNames.begin(), kNames.end(), name) == kNames.end() &&
          std::none_of(kStarts.begin(), kStarts.end(), [&](const char* start) { return name.starts_with(start); }) &&
          std::find(environment::kInternal.begin(), environment::kInternal.end(), name) == environment::kInternal.end();
@@ -295,6 +295,43 @@ std::string in_list(std::span<const std::string> words, const char* end = "") {
 
 }  // namespace
 
+bool is_of_task(std::string_view name) {
+  constexpr auto kStarts = std::to_array<const char*>({"PMIX_RANK",
+                                                       "PMIX_NAMESPACE",
+                                                       "PMIX_SERVER_",
+                                                       "PMIX_SECURITY_MODE",
+                                                       "PMIX_BFROP_BUFFER_TYPE",
+                                                       "PMIX_GDS_MODULE",
+                                                       "PMIX_SYSTEM_TMPDIR",
+                                                       "PMIX_DSTORE_",
+                                                       "PMIX_HOSTNAME",
+                                                       "PMIX_VERSION",
+                                                       "PMIX_ID",
+                                                       "PMI_RANK",
+                                                       "PMI_SIZE",
+                                                       "PMI_FD",
+                                                       "PMI_PORT",
+                                                       "PMI_ID",
+                                                       "PMI_JOBID",
+                                                       "PMI_SPAWNED",
+                                                       "PMI_APPNUM",
+                                                       "HYDI_",
+                                                       "MPI_LOCALNRANKS",
+                                                       "MPI_LOCALRANKID",
+                                                       "OMPI_APP_CTX",
+                                                       "OMPI_ARGV",
+                                                       "OMPI_COMM",
+                                                       "OMPI_FILE_LOCATION",
+                                                       "OMPI_FIRST_RANKS",
+                                                       "OMPI_MCA_ess_base_",
+                                                       "OMPI_MCA_orte_app_num",
+                                                       "OMPI_MCA_orte_ess_",
+                                                       "OMPI_MCA_orte_launch",
+                                                       "OMPI_NUM_APP_CTX",
+                                                       "OMPI_UNIVERSE_SIZE"});
+  return std::any_of(kStarts.begin(), kStarts.end(), [name](const char* start) { return name.starts_with(start); });
+}
+
 InstalledTools tools_of_this_machine() {
   return {.has = [](const std::string& name) { return os::find_executable(name).error == 0; },
           .output =
@@ -339,6 +376,7 @@ std::optional<Launch> find_launch(const CommandOptions& options, const nodes::En
                 .pmi = engine.pmi,
                 .over_ssh = word == "ssh",
                 .is_inside = is_in_slurm(variables),
+                .overlaps = nodes::find_engine(variables).kind != nodes::EngineKind::none,
                 .workers = workers_of(options),
                 .words = options.launcher_words};
   check_words(launch, variables);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "master/command_line/options.hpp"
@@ -43,7 +44,7 @@ struct Launch {
   std::string pmi;         ///< Of srun: "pmix" or "pmi2".
   bool over_ssh = false;   ///< mpirun starts its processes by ssh, also in an allocation of a scheduler.
   bool is_inside = false;  ///< In an allocation of Slurm. Outside of one, srun makes one.
-  bool overlaps = false;   ///< An earlier start may still hold the cores of the allocation.
+  bool overlaps = false;   ///< An earlier start, or the step of this process, may hold the cores of the allocation.
   int nodes = 1;
   /// The hosts of the nodes, and then the spare ones. Empty: the scheduler chooses.
   std::vector<std::string> hosts = {};
@@ -51,6 +52,10 @@ struct Launch {
   std::vector<std::string> words = {};      ///< Of --launcher-args.
   std::vector<std::string> variables = {};  ///< Names of those that this engine passes on only if it is told to.
 };
+
+/// Whether an engine sets the variable for each of its tasks. `syncrun` may be the only task of one, and mpirun refuses to
+/// be started in a task.
+bool is_of_task(std::string_view name);
 
 /// "srun --mpi=pmix", "mpirun (Open MPI)".
 std::string name_of(const Launch& launch);

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <utility>
 
@@ -73,6 +74,11 @@ process::SpawnedProcess start_program(const std::vector<std::string>& command, i
   request.program = found.error == 0 ? found.path : command.front();
   request.arguments = command;
   request.unset.assign(environment::kInternal.begin(), environment::kInternal.end());
+  if (nodes::find_engine(::getenv).kind != nodes::EngineKind::none) {
+    for (const std::string& name : tools_of_this_machine().variables()) {
+      if (is_of_task(name)) request.unset.push_back(name);
+    }
+  }
   request.standard_output = output;
   request.standard_error = errors;
   request.reads_input = reads_input;

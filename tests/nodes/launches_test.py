@@ -73,6 +73,16 @@ class InAllocation:
                 program[0], "--launcher", "srun", *program[1:]]  # fmt: skip
 
 
+class InOneTask:
+    """A launcher in the only task of an engine."""
+
+    def __init__(self, engine, launcher):
+        self.engine, self.launcher = engine, launcher
+
+    def command(self, test_hosts, nodes, program):
+        return self.engine.command(test_hosts, 1, self.launcher.command(test_hosts, nodes, program))
+
+
 class ByLaunchers:
     def for_each_launcher(self, names=tuple(LAUNCHERS)):
         for name in names:
@@ -111,6 +121,16 @@ class Launches(ByLaunchers, OnHosts):
             words = ["a b", ":", "c", "\\:"]
             job = self.job(launcher, ["words", *words], syncrun=f"/tmp/bin/{link}")
             self.succeeds(job, "".join(f"[{word}]" for word in words))
+
+    def test_a_launch_may_be_the_only_task_of_an_engine(self):
+        outer = engines.ENGINES["openmpi"]
+        for name in ("openmpi", "mpich"):
+            launcher = LAUNCHERS[name]
+            if reason := engines.why_impossible(*launcher.tools):
+                self.skipTest(reason)
+            with self.subTest(launcher=launcher.name):
+                job = self.job(InOneTask(outer, launcher), ["calls"])
+                self.succeeds(job, "as expected on n1 n2 n3")
 
     def test_input_goes_to_the_master(self):
         for launcher in self.for_each_launcher():

@@ -103,6 +103,8 @@ TEST(Launch, StartsSlurmsTasksWithTheirCores) {
   Launch again = machine.find({"--launcher", "srun"}).value();
   again.overlaps = true;
   EXPECT_THAT(engine_command(again, 1, {}, {}), testing::Contains("--overlap"));
+  machine.variables.insert({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
+  EXPECT_THAT(machine.command({"--launcher", "srun"}), HasSubstr(" --overlap ")) << "its own step holds the cores";
 }
 
 TEST(Launch, TakesThePmiOfAnMpiThatIsThere) {
