@@ -18,6 +18,7 @@ bool run_checkpoints(Session& session, const std::string& action, const Words& w
 bool run_collectives(Session& session, const std::string& action, const Words& words);
 bool run_producers(Session& session, const std::string& action, const Words& words);
 bool run_respawns(Session& session, const std::string& action, const Words& words);
+bool run_steps(Session& session, const std::string& action, const Words& words);
 bool run_signals(Session& session, const std::string& action, const Words& words);
 bool use_data(Session& session, const std::string& action, const Words& words);
 /// Lets signals come before run(), to each process other than the master, which waits for this file.

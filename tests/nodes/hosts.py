@@ -27,6 +27,7 @@ NETWORK = "10.77.0"
 START_LIMIT_S = 20
 
 PR_SET_PDEATHSIG = 1
+BPF_RANDOM = 2**32 - 0x1000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM of linux/filter.h: loads a random number
 
 
 class HostsError(RuntimeError):
@@ -215,6 +216,29 @@ class Hosts:
             self._in_switch(slow.format(f"v{self.names.index(name) + 1}"))
         else:
             self.run(name, slow.format("eth0").split(), check=True)
+
+    def disturb(self, name, *, loss=0.0, delay=0.0, to=None):
+        """Lets a host lose a part of the packets that it sends, or delays a part of them by up to seconds, which also changes
+        their order. With `to`, it loses all packets to this host. A kernel needs no netem for this: a class for some packets
+        has no room, or is slow."""
+        is_random = f"bpf bytecode '4,32 0 0 {BPF_RANDOM},37 1 0 {{}},6 0 0 {2**32 - 1},6 0 0 0'"
+        add = "tc filter add dev eth0 parent 1: protocol ip prio {} {} flowid 1:{}"
+        lines = ["tc qdisc add dev eth0 root handle 1: htb default 1"]
+        for number, rate in ((1, "10gbit"), (2, "10gbit"), (3, "400kbit")):
+            lines.append(f"tc class add dev eth0 parent 1: classid 1:{number} htb rate {rate} quantum 60000")
+        lines.append("tc qdisc add dev eth0 parent 1:2 bfifo limit 1")  # room for no packet
+        if to:
+            address = f"{NETWORK}.{self.names.index(to) + 1}"
+            lines.append(add.format(1, f"u32 match ip dst {address}/32", 2))
+        if loss:
+            lines.append(add.format(2, is_random.format(int(loss * 2**32)), 2))
+        if delay:
+            lines.append(add.format(3, is_random.format(int(delay * 2**32)), 3))
+        self.run(name, ["sh", "-ec", "\n".join(lines)], check=True)
+
+    def calm(self, name):
+        """Ends what disturb() does."""
+        self.run(name, ["tc", "qdisc", "del", "dev", "eth0", "root"], check=False)
 
     def pids(self, host, text):
         """The processes on a host whose command line begins with a text, by their numbers outside of the host, oldest first."""

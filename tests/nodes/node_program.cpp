@@ -337,8 +337,9 @@ int program(sr::Session& session, int argc, char** argv) {
     if (action == "train") return test::train(session, words);
     if (!test::run_checkpoints(session, action, words) && !test::run_collectives(session, action, words) &&
         !test::run_producers(session, action, words) && !test::run_respawns(session, action, words) &&
-        !test::run_signals(session, action, words) && !test::use_shared_variables(session, action) &&
-        !test::use_values(session, action, words) && !test::use_data(session, action, words)) {
+        !test::run_signals(session, action, words) && !test::run_steps(session, action, words) &&
+        !test::use_data(session, action, words) && !test::use_shared_variables(session, action) &&
+        !test::use_values(session, action, words)) {
       throw std::invalid_argument("no such action: " + action);
     }
   }
