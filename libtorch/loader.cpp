@@ -63,7 +63,7 @@ void check_capacity(const LoaderArray& array, std::int64_t rows) {
   if (rows <= array.extents[0]) return;
   fail_batch("the batch has at least " + std::to_string(rows) + " rows, and the memory of a batch " +
              std::to_string(array.extents[0]) +
-             ". No batch may have more rows than both batch_rows and the first batch of epoch 0");
+             ", as batch_rows or the first batch of epoch 0. Set LoaderOptions::most_rows to the most rows of a batch");
 }
 
 /// SplitMix64, which makes irregular numbers from regular ones. Source: Steele, Lea and Flood, "Fast Splittable
@@ -167,7 +167,7 @@ std::vector<std::int64_t> put_batch(std::span<const LoaderArray> arrays, const L
 }
 
 std::vector<std::vector<std::int64_t>> extents_of(std::span<const LoaderField> fields, const LoadedBatch& first,
-                                                  std::int64_t batch_rows) {
+                                                  const LoaderPlan& plan) {
   const std::int64_t rows = rows_of(first);
   const bool is_stacked = first.examples.empty();
   const Tensors& tensors = is_stacked ? first.stacked : first.examples.front();
@@ -187,7 +187,11 @@ std::vector<std::vector<std::int64_t>> extents_of(std::span<const LoaderField> f
                     ", rows included, and the data set gives " + c10::toString(tensor.scalar_type()) + " and " +
                     count_text(sizes.size(), "dimension") + ". Change the field, or convert the tensor in a transform");
     }
-    sizes[0] = std::max(sizes[0], batch_rows);
+    if (plan.most_rows >= 0 && sizes[0] > plan.most_rows) {
+      refuse_loader("the first batch has " + std::to_string(sizes[0]) + " rows, and most_rows is " +
+                    std::to_string(plan.most_rows) + ". Set most_rows to the most rows of a batch, or leave it out");
+    }
+    sizes[0] = std::max({sizes[0], plan.batch_rows, plan.most_rows});
     extents.push_back(std::move(sizes));
   }
   return extents;
@@ -205,12 +209,21 @@ LoaderPlan loader_plan(const LoaderOptions& options) {
   if (options.epoch_rows && *options.epoch_rows < 1) {
     refuse_loader("epoch_rows must be at least 1, got " + std::to_string(*options.epoch_rows));
   }
+  if (options.most_rows && *options.most_rows < options.batch_rows) {
+    refuse_loader("most_rows must be at least batch_rows, " + std::to_string(options.batch_rows) + ", got " +
+                  std::to_string(*options.most_rows));
+  }
   if (options.queue.order != BatchOrder::round_robin) {
     refuse_loader(
         "the order of the queue must be BatchOrder::round_robin. With another one, the batches "
         "would depend on the speed of the producers");
   }
-  return {options.seed, options.batch_rows, options.start, options.epoch_rows.value_or(-1), options.last, -1};
+  return {.seed = options.seed,
+          .batch_rows = options.batch_rows,
+          .start = options.start,
+          .epoch_rows = options.epoch_rows.value_or(-1),
+          .last = options.last,
+          .most_rows = options.most_rows.value_or(-1)};
 }
 
 std::int64_t epoch_rows_of(std::optional<std::int64_t> size, const LoaderPlan& plan) {

@@ -407,6 +407,30 @@ TEST_P(LoaderBatches, OfAStreamCountWhatItIsAskedFor) {
             (std::vector(2, std::vector<Values>{{1, 1, 1, 1}, {3, 3, 3, 3}})));
 }
 
+/// Its first batch is the shortest.
+struct Longer : ShortInBetween {
+  torch::optional<torch::Tensor> get_batch(std::size_t) override {
+    if (given == 3) return torch::nullopt;
+    ++given;
+    return torch::full({2 * given}, given);
+  }
+};
+auto make_longer() { return Longer(); }
+
+TEST_P(LoaderBatches, OfAStreamMayBeLongerThanTheFirstIfTheOptionsSaySo) {
+  using Whole = sr::Data<std::int64_t, 1>;
+  auto first = lt::loader<Whole, make_longer>(session(), {.batch_rows = 2});
+  EXPECT_ERROR(epochs_of(first, 1), sr::ErrorKind::function,
+               "at least 4 rows, and the memory of a batch 2, as batch_rows or the first batch of epoch 0. Set "
+               "LoaderOptions::most_rows");
+  EXPECT_EQ(epochs_of(lt::loader<Whole, make_longer>(session(), {.batch_rows = 2, .most_rows = 6}), 2),
+            (std::vector(2, std::vector<Values>{{1, 1}, {2, 2, 2, 2}, {3, 3, 3, 3, 3, 3}})));
+  EXPECT_ERROR((lt::loader<Whole, make_longer>(session(), {.batch_rows = 2, .most_rows = 1})), sr::ErrorKind::usage,
+               "most_rows must be at least batch_rows, 2, got 1");
+  EXPECT_ERROR((lt::loader<Whole, make_longer>(session(), {.batch_rows = 1, .most_rows = 1})), sr::ErrorKind::usage,
+               "the first batch has 2 rows, and most_rows is 1");
+}
+
 /// Does not begin anew in reset().
 class OnceSampler : public DrawingSampler {
  public:

@@ -239,6 +239,12 @@ class StreamSource {
   std::int64_t asked_ = 0;  // examples of this epoch so far
 };
 
+/// The order is random unless the program chooses a sampler.
+struct NoSampler {};
+template <class Sampler>
+using SamplerOr =
+    std::conditional_t<std::is_same_v<Sampler, NoSampler>, ::torch::data::samplers::RandomSampler, Sampler>;
+
 /// Calls the factory of a program, and returns the source of its data set.
 template <auto kFactory, class Sampler, class... Arguments>
 auto make_source(const LoaderPlan& plan, Arguments&... arguments) {
@@ -252,7 +258,11 @@ auto make_source(const LoaderPlan& plan, Arguments&... arguments) {
       "the factory of a loader returns a data set of torch::data, or a std::pair of one and its sampler");
   constexpr bool kIsIndexed =
       !Set::is_stateful && std::is_same_v<typename Set::BatchRequestType, ::torch::ArrayRef<std::size_t>>;
-  static_assert(kIsIndexed || !Types::kHasSampler, "only a data set that takes indices has a sampler");
+  constexpr bool kIsChosen = !std::is_same_v<Sampler, NoSampler>;
+  static_assert(kIsIndexed || !(Types::kHasSampler || kIsChosen), "only a data set that takes indices has a sampler");
+  static_assert(!(Types::kHasSampler && kIsChosen),
+                "the factory of this loader returns its own sampler, and the third template argument is another one: "
+                "leave one of the two out");
   if constexpr (!kIsIndexed) {
     return StreamSource<Set>(std::move(made), plan);
   } else if constexpr (Types::kHasSampler) {
@@ -260,7 +270,8 @@ auto make_source(const LoaderPlan& plan, Arguments&... arguments) {
     return IndexedSource<Set, typename Types::OwnSampler>(std::move(made.first), std::move(made.second), plan);
   } else {
     const std::int64_t rows = epoch_rows_of(size_of(made), plan);
-    return IndexedSource<Set, Sampler>(std::move(made), Sampler(static_cast<std::size_t>(rows)), plan);
+    return IndexedSource<Set, SamplerOr<Sampler>>(std::move(made), SamplerOr<Sampler>(static_cast<std::size_t>(rows)),
+                                                  plan);
   }
 }
 
@@ -339,7 +350,7 @@ FoundData look_at_data(const LoaderOptions& options, Arguments... arguments) {
     if (!item) refuse_empty();
     const LoadedBatch first = source.first(*item, {plan.seed, {}, 0});
     using Views = typename syncrun::detail::BatchTraits<Batch>::Views;
-    return {extents_of(FieldsOfViews<Views>::kFields, first, plan.batch_rows), size_of(source.set())};
+    return {extents_of(FieldsOfViews<Views>::kFields, first, plan), size_of(source.set())};
   };
   try {
     auto found = look();
@@ -368,7 +379,7 @@ FoundData look_at_data(const LoaderOptions& options, Arguments... arguments) {
 /// stateful data set. The tensors of an example become rows of the fields of `Batch`, in their order. Their types must
 /// be those of the fields, and all examples must have the same shape. Stack is optional.
 ///
-/// `Sampler` gives the order: before epoch e, the loader calls LibTorch's manual_seed(seed + e) and the sampler's
+/// `Sampler` gives the order, by default that of torch::data::samplers::RandomSampler: before epoch e, the loader calls LibTorch's manual_seed(seed + e) and the sampler's
 /// reset(). So the order depends only on the seed and the epoch, and with RandomSampler it is that of LibTorch, and of
 /// Python's DistributedSampler for one rank. The sampler is constructed with the number of examples. For another
 /// constructor, the factory returns a std::pair of the data set and the sampler. A sampler must not remember anything
@@ -388,7 +399,7 @@ FoundData look_at_data(const LoaderOptions& options, Arguments... arguments) {
 ///
 /// The master calls the factory too, looks at the first example or batch, and destroys the data set. Throws Error:
 /// usage (options, types or shapes do not fit), function (the data set failed), and the errors of Session::producers.
-template <BatchType Batch, auto kFactory, class Sampler = ::torch::data::samplers::RandomSampler, class... Arguments>
+template <BatchType Batch, auto kFactory, class Sampler = detail::NoSampler, class... Arguments>
 Loader<Batch> loader(Session& session, const LoaderOptions& options, const Arguments&... arguments) {
   static_assert(std::is_invocable_v<decltype(kFactory), syncrun::detail::Stored<Arguments>...>,
                 "these arguments do not fit the factory (literals arrive as std::string)");

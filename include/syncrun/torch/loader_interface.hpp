@@ -47,6 +47,7 @@ struct LoaderPlan {
   LoaderPosition start;
   std::int64_t epoch_rows;  // -1: the size of the data set
   LastBatch last;
+  std::int64_t most_rows;        // -1: those of the first batch
   std::int64_t found_rows = -1;  // the size that the master has seen. -1: the data set has none
 };
 
@@ -58,10 +59,10 @@ SYNCRUN_EXPORT std::int64_t rows_of(const LoadedBatch& batch);
 SYNCRUN_EXPORT void put_example(std::span<const LoaderArray> arrays, std::int64_t row, const Tensors& tensors);
 /// Copies a batch. Returns the number of rows of each array. Throws Error (function) if they do not fit.
 SYNCRUN_EXPORT std::vector<std::int64_t> put_batch(std::span<const LoaderArray> arrays, const LoadedBatch& batch);
-/// The extents of the arrays of a batch with at most `batch_rows` examples, from a first batch. Throws Error (usage) if
-/// its tensors have other types or numbers of dimensions than the fields.
+/// The extents of the arrays of a batch, from a first batch. Throws Error (usage) if its tensors have other types or numbers
+/// of dimensions than the fields, or more rows than the options say.
 SYNCRUN_EXPORT std::vector<std::vector<std::int64_t>> extents_of(std::span<const LoaderField> fields,
-                                                                 const LoadedBatch& first, std::int64_t batch_rows);
+                                                                 const LoadedBatch& first, const LoaderPlan& plan);
 
 // ---- places -------------------------------------------------------------------------------------------------------
 

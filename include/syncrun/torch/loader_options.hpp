@@ -37,6 +37,9 @@ struct LoaderOptions {
   /// The number of examples of an epoch, for a data set whose size() is empty. Left out: its size. A stateful data set
   /// ends its epochs itself.
   std::optional<std::int64_t> epoch_rows{};
+  /// The most rows that a batch can have, at least batch_rows: the memory of a batch has room for them. Left out: the rows
+  /// of the first batch, or batch_rows if that is more. A data set that makes batches of its own may have larger ones later.
+  std::optional<std::int64_t> most_rows{};
   /// Options of the queue. Its order is always BatchOrder::round_robin. With ProducerPlaces::every_node, each node
   /// builds all rows of a batch, from its own files.
   QueueOptions queue{};
