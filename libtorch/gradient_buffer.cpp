@@ -153,6 +153,7 @@ void BoundModule::bind(const FlatVector& params, const FlatVector& gradient, con
     }
   }
   bind_gradient(gradient, device_.is_cpu() || call.report);
+  note_loss_scale(call.scale == nullptr ? LossScale::none : LossScale::scaled);
   state_->note_use(ModuleState::Use::training);
   ++steps_;
 }

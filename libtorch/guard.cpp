@@ -35,6 +35,7 @@ std::string text_of(const std::shared_ptr<const Lazy>& backtrace) {
 
 /// The scope of the innermost Guard of this thread.
 thread_local const detail::StepScope* innermost_scope = nullptr;
+thread_local detail::LossScale scale_of_loss = detail::LossScale::unknown;
 
 /// The number of the worker's GPU. LibTorch runs backward passes on a thread of its own, which has no Guard. -1: none.
 std::atomic<int> gpu_of_process = -1;
@@ -93,6 +94,7 @@ PreparedWorker::PreparedWorker(CudaWorker& worker, Comm* comm, BodyMemory memory
 
 PreparedWorker::~PreparedWorker() {
   ConvertedParameters::of_thread().unbind();
+  note_loss_scale(LossScale::unknown);
   innermost_scope = scope_.outer;
   const bool is_of_outer = scope_.outer != nullptr && scope_.outer->comm == scope_.comm;
   if (scope_.comm && !is_of_outer) scope_.comm->comm = nullptr;
@@ -115,6 +117,9 @@ const void* keep_number(const ::torch::Tensor& number, ::torch::ScalarType type)
   scope->kept.push_back(number.detach().reshape({}).to(type, /*non_blocking=*/false, /*copy=*/true));
   return scope->kept.back().data_ptr();
 }
+
+LossScale loss_scale() noexcept { return scale_of_loss; }
+void note_loss_scale(LossScale scale) noexcept { scale_of_loss = scale; }
 
 ::torch::Device device_here() noexcept {
   if (innermost_scope != nullptr) return innermost_scope->device;

@@ -42,9 +42,21 @@ TEST(LibtorchAutocast, HoldsInItsScopeAndEndsWithAnException) {
         static_cast<void>(torch::mm(torch::ones({2, 3}), torch::ones({2, 3})));
       },
       c10::Error);
-  EXPECT_ERROR(Autocast(torch::kFloat16), sr::ErrorKind::usage,
-               "expected torch::kBFloat16, or torch::kFloat32 for none, got Half");
+  EXPECT_ERROR(Autocast(torch::kFloat64), sr::ErrorKind::usage,
+               "expected torch::kBFloat16, torch::kFloat16, or torch::kFloat32 for none, got Double");
   EXPECT_EQ(type_of_a_product(), torch::kFloat32);
+}
+
+/// Whether LibTorch computes in float16 on CPUs.
+constexpr bool kHasFloat16 = TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4);
+
+TEST(LibtorchAutocast, ComputesInFloat16IfLibTorchCan) {
+  if (!kHasFloat16) {
+    EXPECT_ERROR(Autocast(torch::kFloat16), sr::ErrorKind::usage, "does not compute in float16 on CPUs");
+    return;
+  }
+  const Autocast autocast(torch::kFloat16);
+  EXPECT_EQ(type_of_a_product(), torch::kFloat16);
 }
 
 TEST(LibtorchAutocast, ConvertsAParameterAgainAfterItHasChanged) {
@@ -100,6 +112,35 @@ TEST_P(LibtorchMixed, LossesAreCloseToThoseInFloat32) {
   EXPECT_NE(mixed, plain) << "bfloat16 has an effect";
   EXPECT_LT(plain.back(), 0.7 * plain.front());
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(mixed[i] / plain[i], 1, 0.01) << "step " << i;
+}
+
+torch::Tensor float16_loss(models::Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
+  const Autocast autocast(torch::kFloat16);
+  const auto output = net.forward(tensor(x));
+  EXPECT_EQ(output.scalar_type(), torch::kFloat16);
+  return models::mean_square(output.to(torch::kFloat32), tensor(y));
+}
+
+TEST_P(LibtorchMixed, InFloat16NeedAScaledLoss) {
+  constexpr std::int64_t kRows = 40;
+  const auto samples = models::make_samples(kRows);
+  const auto x = session().data(samples.x, sr::Shape{kRows, models::kInputs});
+  const auto y = session().data(samples.y);
+  const auto net = session().replicate<Replica<models::Mlp>>(7);
+  const auto params = parameters(session(), net);
+  const auto before = params.get(0).to_vector();
+  auto plain = models::lt::train_step<sr::Adam, float16_loss>(session(), net, params);
+  auto scaled = models::lt::scaled_step<sr::Adam, float16_loss>(session(), net, params);
+  if (!kHasFloat16) {
+    EXPECT_ERROR(scaled(x, y, {}), sr::ErrorKind::function, "does not compute in float16 on CPUs");
+    return;
+  }
+  EXPECT_ERROR(plain(x, y, {}), sr::ErrorKind::function, "the loss of this step is not scaled");
+  EXPECT_EQ(params.get(0).to_vector(), before);
+  const auto evaluate = models::lt::evaluation<float16_loss>(session(), net, params);
+  const double at_first = evaluate(x, y);
+  for (int i = 0; i < 50; ++i) scaled(x, y, {.learning_rate = 0.02});
+  EXPECT_LT(evaluate(x, y), 0.7 * at_first);
 }
 
 TEST_P(LibtorchMixed, AFailedStepLeavesNothingBehind) {

@@ -19,11 +19,14 @@ namespace syncrun::libtorch {
 /// The parameters and their gradients stay float32. End the scope before the backward pass, as a loss does when it
 /// returns. The destructor restores the former state, also after an exception. When the outermost object ends, LibTorch
 /// forgets its converted copies of parameters, so the next step converts the new values. Objects can be nested. An
-/// inner `Autocast(torch::kFloat32)` turns autocast off in its scope. The constructor throws Error (usage) unless
-/// `type` is kBFloat16 or kFloat32.
+/// inner `Autocast(torch::kFloat32)` turns autocast off in its scope.
+///
+/// In float16, small gradients become 0, so a loss with kFloat16 needs a scaled step (scaled_step.hpp). Evaluations and
+/// bodies of your own do not.
 class SYNCRUN_EXPORT Autocast {
  public:
-  /// Begins the scope. `type` is kBFloat16 or kFloat32.
+  /// Begins the scope. `type` is kBFloat16, kFloat16 or kFloat32. Throws Error (usage) for other types, for kFloat16 in a
+  /// train step whose loss is not scaled, and for kFloat16 on a CPU device with a LibTorch before 2.4.
   explicit Autocast(::torch::ScalarType type);
   ~Autocast();
   Autocast(const Autocast&) = delete;
