@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -274,9 +275,30 @@ TEST_P(LibtorchScaledLoss, IsAnErrorIfNoScaleHelps) {
       step(x(), y(), {}), sr::ErrorKind::function,
       "the gradient of step 'nan_loss' is not finite with any scale down to 1e-12, so the scale is not the reason");
   EXPECT_EQ(params.get(0).to_vector(), before);
+  EXPECT_EQ(step.scale(), 1e-4 * 1e-4) << "as before the step that threw";
+  EXPECT_EQ(step.skipped(), 2);
+  EXPECT_EQ(step.inner().steps(), 0);
   EXPECT_ERROR((models::lt::scaled_step<sr::Adam, typed_loss>(session(), net, params, {}, {.backoff = 1})),
                sr::ErrorKind::usage,
                "scaled_step: expected a scale above 0, a growth from 1, a backoff between 0 and 1");
+}
+
+torch::Tensor throwing_loss(Typed& net, Rows x, Targets y, bool throws) {
+  if (throws && x.rows() != 0) throw std::runtime_error("no loss");
+  return typed_loss(net, x, y);
+}
+
+TEST_P(LibtorchScaledLoss, IsAsBeforeAfterAStepThatThrew) {
+  const auto net = replica();
+  const auto params = parameters(session(), net);
+  auto step = models::lt::scaled_step<sr::Adam, throwing_loss>(session(), net, params, {}, {.scale = 0x1p60});
+  step(x(), y(), false, {});
+  ASSERT_TRUE(step.was_skipped());
+  EXPECT_ERROR(step(x(), y(), true, {}), sr::ErrorKind::function, "no loss");
+  EXPECT_TRUE(step.was_skipped());
+  EXPECT_EQ(step.skipped(), 1);
+  EXPECT_EQ(step.scale(), 0x1p59);
+  EXPECT_EQ(step.inner().steps(), 0);
 }
 
 // ---- sparse gradients ----

@@ -37,28 +37,29 @@ class ScaledStep {
 
   /// Trains as a train step, and returns the same: the loss is not scaled. If the gradient is not finite, the step does not
   /// update anything, was_skipped() is true until the next step, and the next scale is smaller. Blocks. Throws as a train
-  /// step. Throws Error (function) also if the scale becomes smaller than 1e-9: then the values are not finite for another
-  /// reason.
+  /// step. Throws Error (function) also if the scale would become smaller than 1e-9: then the values are not finite for
+  /// another reason. After a step that threw, was_skipped(), skipped() and scale() are as before it.
   auto operator()(typename syncrun::detail::Parameter<Passed>::Passed... arguments, const Rule& rule,
                   const CallOptions& options = {}) {
-    was_skipped_ = false;
     auto result = step_(arguments..., static_cast<float>(scaling_.scale), rule, options);
-    was_skipped_ = !std::isfinite(step_.gradient_norm());
-    if (was_skipped_) {
+    const bool is_skipped = !std::isfinite(step_.gradient_norm());
+    if (is_skipped) {
       step_.set_steps(step_.steps() - 1);  // rules count updates
+      const double smaller = scaling_.scale * scaling_.backoff;
+      check_scale(smaller);
+      scaling_.scale = smaller;
       ++skipped_;
       good_ = 0;
-      scaling_.scale *= scaling_.backoff;
-      check_scale();
     } else if (++good_ == scaling_.growth_interval) {
       good_ = 0;
       // A larger factor would not be a float.
       if (scaling_.scale * scaling_.growth <= std::numeric_limits<float>::max()) scaling_.scale *= scaling_.growth;
     }
+    was_skipped_ = is_skipped;
     return result;
   }
 
-  /// Whether the last step was skipped.
+  /// Whether the last step that did not throw was skipped.
   bool was_skipped() const noexcept { return was_skipped_; }
   /// The number of steps that were skipped so far.
   std::int64_t skipped() const noexcept { return skipped_; }
@@ -68,12 +69,12 @@ class ScaledStep {
   Step& inner() noexcept { return step_; }
 
  private:
-  void check_scale() const {
+  void check_scale(double scale) const {
     constexpr double kSmallest = 1e-9;
-    if (scaling_.scale >= kSmallest) return;
+    if (scale >= kSmallest) return;
     throw Error(ErrorKind::function,
                 "the gradient of step '" + step_.name() + "' is not finite with any scale down to " +
-                    syncrun::detail::number_text(scaling_.scale) +
+                    syncrun::detail::number_text(scale) +
                     ", so the scale is not the reason. Look at the loss: it may be not finite itself");
   }
 
