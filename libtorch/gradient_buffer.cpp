@@ -43,11 +43,6 @@ std::string advice_on(double value, const ::torch::Tensor& loss, const std::vect
 
 ::torch::Tensor flat(const FlatVector& vector) { return numbers_at(vector.data, {vector.elements}, vector.type); }
 
-/// Whether the values of a parameter are copies of those in the vector, in another type.
-bool is_converted(const BoundParameter& parameter, const FlatVector& vector) {
-  return parameter.tensor.scalar_type() != vector.type;
-}
-
 /// Whether the elements of a tensor that fills its memory lie in the order of these strides. The strides of dimensions of
 /// length 1 mean nothing.
 bool is_in_order(const ::torch::Tensor& tensor, const std::vector<std::int64_t>& strides) {
@@ -201,10 +196,12 @@ void BoundModule::bind_params(const FlatVector& params, const std::optional<Para
         parameters_, {static_cast<const float*>(params.data), static_cast<std::size_t>(params.elements)});
   }
   is_changing_ = false;
+  has_copies_ = false;
   const ::torch::NoGradGuard no_gradients;
   for (BoundParameter& each : parameters_) {
     const bool may_have_changed = !changed || (each.offset >= changed->begin && each.end() <= changed->end);
     if (is_converted(each, params)) {
+      has_copies_ = true;
       check_type(each);
       if (may_have_changed) each.tensor.copy_(part_of(params, each));
       continue;

@@ -28,6 +28,10 @@ std::vector<ModuleTensor> all_tensors(const ::torch::nn::Module& module);
 
 /// True if the tensor is the part of `vector` that belongs to the parameter. Without elements, a tensor has no address.
 bool is_part_of(const FlatVector& vector, const BoundParameter& parameter, const ::torch::Tensor& tensor);
+/// Whether the values of a parameter are copies of those in the vector, in another type.
+inline bool is_converted(const BoundParameter& parameter, const FlatVector& vector) {
+  return parameter.tensor.scalar_type() != vector.type;
+}
 /// Numbers in memory of the device of the innermost Guard, without a copy.
 ::torch::Tensor numbers_at(void* data, ::torch::IntArrayRef sizes, ::torch::ScalarType type);
 /// The part of `vector` that belongs to the parameter.

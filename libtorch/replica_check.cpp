@@ -1,7 +1,9 @@
 // Whether the modules of all ranks are equal, by checksums.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,10 +25,24 @@ std::uint64_t checksum_of(const ::torch::Tensor& tensor) {
 
 }  // namespace
 
-std::vector<TensorChecksum> checksums_of(const ::torch::nn::Module& module) {
+std::vector<TensorChecksum> BoundModule::checksums(const std::optional<FlatVector>& params) {
+  keep_buffers();
+  if (params) {
+    bind_to_read(*params);
+  } else if (has_copies_) {
+    throw Error(ErrorKind::usage,
+                "verify_replicas: the module has parameters that are copies, in a smaller type, of the values in the "
+                "variable. They are as old as the last call on this rank. Compare those of the variable: "
+                "verify_replicas(session, net, params)");
+  }
+  const auto values_of = [&](const ::torch::Tensor& tensor) {
+    const auto found = std::find_if(parameters_.begin(), parameters_.end(),
+                                    [&](const BoundParameter& each) { return each.tensor.is_same(tensor); });
+    return params && found != parameters_.end() ? part_of(*params, *found) : tensor;
+  };
   std::vector<TensorChecksum> checksums;
-  for (const ModuleTensor& each : all_tensors(module))
-    checksums.push_back({each.names.front(), checksum_of(each.tensor)});
+  for (const ModuleTensor& each : all_tensors(*module_))
+    checksums.push_back({each.names.front(), checksum_of(values_of(each.tensor))});
   return checksums;
 }
 

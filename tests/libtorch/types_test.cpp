@@ -301,6 +301,28 @@ TEST_P(LibtorchScaledLoss, IsAsBeforeAfterAStepThatThrew) {
   EXPECT_EQ(step.inner().steps(), 0);
 }
 
+// ---- replicas whose parameters are copies ----
+
+TEST_P(LibtorchScaledLoss, IsTheMasterWeightsThatVerifyReplicasCompares) {
+  const auto net = replica();
+  auto params = parameters(session(), net);
+  const auto evaluate = models::lt::evaluation<typed_loss>(session(), net, params);
+  auto values = params.get(0).to_vector();
+  for (float& value : values) value += 1;
+  params.broadcast(values);
+  const std::vector<std::int64_t> one{0};
+  evaluate(x(), y(), {.batch = one});  // only one rank has copies of the new values
+  EXPECT_ERROR(models::lt::verify_replicas(session(), net), sr::ErrorKind::function,
+               "verify_replicas(session, net, params)");
+  EXPECT_TRUE(models::lt::verify_replicas(session(), net, params).is_same());
+  if (world_size() == 1) return;
+  values[0] += 1e-5F;  // the copy in float16 is the same
+  params.set(1, values);
+  const auto found = models::lt::verify_replicas(session(), net, params);
+  ASSERT_EQ(found.differences.size(), 1U) << found;
+  EXPECT_EQ(found.differences[0].what, "'first.weight'");
+}
+
 // ---- sparse gradients ----
 
 constexpr std::int64_t kWords = 12;

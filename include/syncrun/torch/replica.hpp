@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/torch/backward.hpp"
+#include "syncrun/torch/descriptions.hpp"
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/number.hpp"
 #include "syncrun/torch/staged_loss.hpp"
@@ -228,40 +230,6 @@ constexpr const char* why_not_replayed() noexcept {
   return "the loss is one of TorchScript, or returns a WeightedLoss with further numbers";
 }
 
-/// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
-struct ReplicaDescription {
-  Max<std::int64_t> elements;
-  Max<std::int64_t> has_buffers;
-  Gather<std::uint8_t, 1> layouts;
-};
-
-/// The checksums of a replica's parameters and buffers, and their names, each with a zero byte at its end.
-struct ReplicaChecksums {
-  Gather<std::uint64_t, 2> sums;  // a row of each rank
-  Gather<std::uint8_t, 1> names;
-};
-
-/// What load() did not copy: names, each with a zero byte at its end.
-struct LoadedNames {
-  Gather<std::uint8_t, 1> missing;
-  Gather<std::uint8_t, 1> additional;
-};
-
-/// The parameters of a replica. `names` has a zero byte after each name. A row of `places` has the first element, the
-/// end and the number of dimensions of a parameter.
-struct PartsDescription {
-  Gather<std::uint8_t, 1> names;
-  Gather<std::int64_t, 2> places;
-};
-
-/// The parameters of a replica before and after a change. A row has the id, the first element and the end of a parameter.
-/// `ids` has the ids of all parameters after it, also of frozen ones.
-struct ChangeDescription {
-  Gather<std::int64_t, 2> before;
-  Gather<std::int64_t, 2> after;
-  Gather<std::int64_t, 1> ids;
-};
-
 }  // namespace detail
 
 /// A module of LibTorch on a worker. Session::replicate makes one on every worker:
@@ -351,20 +319,14 @@ class Replica final {
     });
   }
 
-  /// For verify_replicas().
+  /// For verify_replicas(), without the variable and with it.
   template <class Worker>
   detail::ReplicaChecksums checksums(Worker& worker) {
-    return Guard(worker).run([&]() -> detail::ReplicaChecksums {
-      bound_.keep_buffers();
-      std::vector<std::uint64_t> sums;
-      std::string names;
-      for (const auto& each : detail::checksums_of(*kept_.module())) {
-        sums.push_back(each.sum);
-        names.append(each.tensor).push_back('\0');
-      }
-      return {{sums, Shape<2>(1, sums.size())},
-              {std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())}};
-    });
+    return checksums_with(worker, std::nullopt);
+  }
+  template <class Worker, class T>
+  detail::ReplicaChecksums checksums_of(Worker& worker, Local<const T, 1> params) {
+    return checksums_with(worker, detail::FlatVector(params));
   }
 
   /// The body of train_step().
@@ -573,6 +535,19 @@ class Replica final {
     }
   }
 
+  template <class Worker>
+  detail::ReplicaChecksums checksums_with(Worker& worker, const std::optional<detail::FlatVector>& params) {
+    return Guard(worker).run([&]() -> detail::ReplicaChecksums {
+      std::vector<std::uint64_t> sums;
+      std::string names;
+      for (const auto& each : bound_.checksums(params)) {
+        sums.push_back(each.sum);
+        names.append(each.tensor).push_back('\0');
+      }
+      return {{sums, Shape<2>(1, sums.size())},
+              {std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())}};
+    });
+  }
   template <class T>
   detail::ReplicaDescription described(const std::vector<detail::BoundParameter>& parameters) const {
     detail::BoundModule::check_types(parameters, c10::CppTypeToScalarType<T>::value);

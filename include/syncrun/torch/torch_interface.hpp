@@ -69,6 +69,12 @@ struct FlatVector {
   ::torch::ScalarType type = ::torch::kFloat32;
 };
 
+/// A tensor of a module, and a checksum of its bytes.
+struct TensorChecksum {
+  std::string tensor;
+  std::uint64_t sum;
+};
+
 class GradientHooks;
 class ModuleState;
 class CudaScope;
@@ -209,6 +215,10 @@ class SYNCRUN_EXPORT BoundModule {
   /// call it. Throws Error (usage) if no rank has seen a batch.
   void finish_statistics(Comm& comm);
 
+  /// The checksums of all parameters and buffers, in the order of the module. A parameter whose values are copies has the
+  /// checksum of those in `params`. Without `params`, throws Error (usage) if there are such parameters.
+  std::vector<TensorChecksum> checksums(const std::optional<FlatVector>& params);
+
   /// Writes the module into a file.
   void save(const std::filesystem::path& file, FileFormat format);
   /// Reads the module from a file, with options from load_text(). Throws what libtorch::load() says. store() follows.
@@ -253,6 +263,7 @@ class SYNCRUN_EXPORT BoundModule {
   std::int64_t steps_ = 0;
   std::shared_ptr<ModuleState> state_;
   bool has_warned_ = false;
+  bool has_copies_ = false;  // parameters are copies of the variable's values, in another type
 };
 
 /// A module of TorchScript as a module of LibTorch: the same parameters, buffers and submodules under the same names.
@@ -382,13 +393,6 @@ struct TensorPlace {
 SYNCRUN_EXPORT TensorPlace place_in_file(const std::filesystem::path& file, std::string_view tensor,
                                          ::torch::ScalarType type, std::size_t dimensions);
 
-/// A tensor of a module, and a checksum of its bytes.
-struct TensorChecksum {
-  std::string tensor;
-  std::uint64_t sum;
-};
-/// The checksums of all parameters and buffers, in the order of the module.
-SYNCRUN_EXPORT std::vector<TensorChecksum> checksums_of(const ::torch::nn::Module& module);
 /// Throws Error (function) on all ranks if parameters of the ranks differ. The message names the first one.
 SYNCRUN_EXPORT void check_equal_modules(Comm& comm, const ::torch::nn::Module& module);
 

@@ -201,13 +201,9 @@ std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>
   return parts;
 }
 
-/// Compares the modules of all ranks by checksums: parameters, frozen parameters and buffers. The result names the
-/// first tensor that differs on each rank from that of rank 0. Buffers such as BatchNorm's running statistics differ
-/// until sync_buffers(). On GPUs, copies the modules to the host. Throws the errors of a call.
-template <class Net>
-Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& net) {
-  const auto found = session.function(&Replica<Net>::template checksums<CpuWorker>,
-                                      &Replica<Net>::template checksums<CudaWorker>, net, "verify_replicas")();
+namespace detail {
+
+inline Verification compared(const ReplicaChecksums& found) {
   Verification verification;
   for (std::int64_t rank = 1; rank < found.sums.rows(); ++rank) {
     const auto* name = reinterpret_cast<const char*>(found.names.data());
@@ -225,6 +221,25 @@ Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& n
         "(sync_buffers)";
   }
   return verification;
+}
+
+}  // namespace detail
+
+/// Compares the modules of all ranks by checksums: parameters, frozen parameters and buffers. The result names the
+/// first tensor that differs on each rank from that of rank 0. Buffers such as BatchNorm's running statistics differ
+/// until sync_buffers(). On GPUs, copies the modules to the host. Throws the errors of a call. Throws Error (function) also
+/// if the module has parameters of 16 bits: their values are in the variable, see below.
+template <class Net>
+Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& net) {
+  return detail::compared(session.function(&Replica<Net>::template checksums<CpuWorker>,
+                                           &Replica<Net>::template checksums<CudaWorker>, net, "verify_replicas")());
+}
+/// The same with the variable of parameters(), whose values are compared in place of their copies in a smaller type.
+template <class Net, class T>
+Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& net, const Shared<T, 1>& params) {
+  return detail::compared(session.function(&Replica<Net>::template checksums_of<CpuWorker, T>,
+                                           &Replica<Net>::template checksums_of<CudaWorker, T>, net,
+                                           "verify_replicas")(params));
 }
 
 namespace detail {
