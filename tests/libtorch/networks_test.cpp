@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -195,6 +198,43 @@ TEST_P(LibtorchNetworks, ThatUseOldValuesAreAnError) {
   EXPECT_ERROR(
       (models::lt::staged_step<gan_loss, sr::Sgd, sr::Sgd>(session(), net, params, {{"critic"}, {"generator"}})),
       sr::ErrorKind::usage, "range_of: the module has no parameters 'critic' or 'critic.*'");
+}
+
+// ---- what the stages keep ----
+
+/// Lives as long as the graph of the first stage.
+std::weak_ptr<int> graph_of_first;
+sr::Sum<int> graphs_alive() { return graph_of_first.expired() ? 0 : 1; }
+
+enum class Failing : std::int32_t { no_stage, first_stage_of_last_rank, later_stage };
+
+models::lt::StagedLoss<2> holding_loss(Gan& net, Rows x, Rows noise, Failing failing) {
+  const auto fake = net.generate(tensor(noise));
+  const auto kept = std::make_shared<int>();
+  graph_of_first = kept;
+  fake.register_hook([kept](const torch::Tensor& gradient) { return gradient; });
+  const bool is_last = std::atoi(std::getenv("RANK")) + 1 == std::atoi(std::getenv("WORLD_SIZE"));
+  if (failing == Failing::first_stage_of_last_rank && is_last) throw std::runtime_error("fails");
+  return {net.score(tensor(x), 0.9) + net.score(fake.detach(), 0), {[&net, fake, failing] {
+            if (failing == Failing::later_stage) throw std::runtime_error("fails");
+            return net.score(fake, 1);
+          }}};
+}
+
+TEST_P(LibtorchNetworks, KeepNoGraphAfterAStepThatThrew) {
+  const auto net = session().replicate<Replica<Gan>>(kSeed);
+  const auto params = parameters(session(), net);
+  auto step = models::lt::staged_step<holding_loss, sr::Sgd, sr::Sgd>(session(), net, params,
+                                                                      {{"discriminator"}, {"generator"}});
+  const auto alive = session().function(graphs_alive);
+  const auto run = [&](Failing failing) { step(x(), noise(), failing, {sr::Sgd{}, sr::Sgd{}}, {.slices = 2}); };
+  run(Failing::no_stage);
+  EXPECT_EQ(alive().value(), 0);
+  for (const auto failing : {Failing::later_stage, Failing::first_stage_of_last_rank}) {
+    EXPECT_ERROR(run(failing), sr::ErrorKind::function, "fails");
+    EXPECT_EQ(alive().value(), 0);
+  }
+  run(Failing::no_stage);
 }
 
 // ---- one loss, two optimizers ----

@@ -399,6 +399,8 @@ class Replica final {
           }
         });
   }
+  /// After a stage has failed on any rank.
+  void release_stages() { slices_.release(); }
   /// The body of evaluation().
   template <auto kLoss, Replay kReplay, class Worker, class T, class... P>
   detail::ResultOf<kLoss> evaluate(Worker& worker, P... inputs, Local<const T, 1> params) {

@@ -57,17 +57,20 @@ class StagedStep {
   static constexpr std::size_t kStages = std::tuple_size_v<Rules>;  ///< The number of networks.
 
   /// Syncrun calls this. A program calls staged_step().
-  explicit StagedStep(Steps steps) : steps_(std::move(steps)) {}
+  StagedStep(Steps steps, Function<void> release) : steps_(std::move(steps)), release_(std::move(release)) {}
 
   /// Trains all networks, in the order of the stages, and returns their losses, each reduced over all ranks. Each stage
   /// gets the rows of the call again. Blocks. Throws as a train step. If a stage fails, the stages before it have been
-  /// done, and the networks of the others are as before. part(i).steps() tells.
+  /// done, and the networks of the others are as before. part<i>().steps() tells. What the stages have kept is released.
   std::array<double, kStages> operator()(typename syncrun::detail::Parameter<Passed>::Passed... arguments,
-                                         const Rules& rules, const CallOptions& options = {}) {
+                                         const Rules& rules, const CallOptions& options = {}) try {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       return std::array<double, kStages>{
           std::get<I>(steps_)(arguments..., std::get<I>(rules), options)...};  // in this order
     }(std::make_index_sequence<kStages>{});
+  } catch (...) {
+    release();
+    throw;
   }
   /// The train step of a stage, for its state, its gradient and its number of steps. A program does not call it by itself.
   template <std::size_t kStage>
@@ -76,7 +79,16 @@ class StagedStep {
   }
 
  private:
+  /// The stages that have run keep their graphs for those after them, which do not come.
+  void release() const {
+    try {
+      release_();
+    } catch (const Error&) {  // the step throws what came first
+    }
+  }
+
   Steps steps_;
+  Function<void> release_;
 };
 
 /// Makes a step that trains several networks of one module, from a loss function that returns a StagedLoss:
@@ -107,7 +119,7 @@ auto staged_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
                                                  Bodies::template stage<I, CudaWorker>(), net, params, options[I])...};
   }(std::make_index_sequence<kStages>{});
   using Made = syncrun::detail::Listed<StagedStep, typename Bodies::Passed, decltype(steps), std::tuple<Rules...>>;
-  return Made(std::move(steps));
+  return Made(std::move(steps), session.function(&Replica<Net>::release_stages, net, "the end of a staged step"));
 }
 
 }  // namespace syncrun::libtorch

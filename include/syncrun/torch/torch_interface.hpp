@@ -320,6 +320,8 @@ class SYNCRUN_EXPORT KeptSlices {
   KeptSlice& add(int slice);
   /// In a later one: the slices come in the same order. Throws Error (usage) if the first stage has not added this slice.
   KeptSlice& next(int slice);
+  /// Forgets all slices. The graphs that they keep go with them.
+  void release() noexcept { slices_.clear(); }
   /// What the stage trains. In later stages, graphs refer to the parameters that no stage has trained before.
   void note_range(std::size_t stage, const ParameterRange& range);
   /// The parameters that have changed since the last slice: in the first slice of a stage, those of the stage before.
