@@ -195,7 +195,6 @@ void BoundModule::bind_params(const FlatVector& params, const std::optional<Para
     ConvertedParameters::of_thread().bind(
         parameters_, {static_cast<const float*>(params.data), static_cast<std::size_t>(params.elements)});
   }
-  is_changing_ = false;
   has_copies_ = false;
   const ::torch::NoGradGuard no_gradients;
   for (BoundParameter& each : parameters_) {
@@ -400,7 +399,7 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, const BackwardCall& ca
   }
 }
 
-void BoundModule::sync_buffers(Comm& comm, BufferSync how) {
+void BoundModule::sync_buffers(Comm& comm, BufferSync how, int root) {
   keep_buffers();
   const ::torch::NoGradGuard no_gradients;
   for (const ModuleTensor& each : other_tensors(*module_)) {
@@ -408,7 +407,7 @@ void BoundModule::sync_buffers(Comm& comm, BufferSync how) {
     const ::torch::Tensor values = each.tensor.detach().contiguous();
     const bool is_averaged = how == BufferSync::mean && each.tensor.is_floating_point() &&
                              with_floating_elements(values, [&](auto elements) { comm.avg(elements); });
-    if (!is_averaged) comm.broadcast(elements_of<std::uint8_t>(values), 0);
+    if (!is_averaged) comm.broadcast(elements_of<std::uint8_t>(values), root);
     if (values.data_ptr() != each.tensor.data_ptr()) each.tensor.detach().copy_(values);
   }
   state_->note_synced();

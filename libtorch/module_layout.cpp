@@ -8,6 +8,7 @@
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "libtorch/gradient_hooks.hpp"
@@ -125,9 +126,13 @@ std::string BoundModule::layout(const std::vector<BoundParameter>& parameters) c
 }
 
 void BoundModule::begin_change(const FlatVector& params) {
+  if (!before_.empty()) {  // the change before was laid out here, but not on all ranks
+    parameters_ = std::exchange(before_, {});
+    elements_ = count_elements(parameters_);
+  }
   if (!is_changing_) bind_to_read(params);
-  is_changing_ = true;
-  is_proposed_ = false;
+  else check_size(params);
+  begin_repeated_change();
   masters_.clear();
   const ::torch::NoGradGuard no_gradients;
   for (const BoundParameter& each : parameters_) {
@@ -141,6 +146,11 @@ void BoundModule::begin_change(const FlatVector& params) {
   }
 }
 
+void BoundModule::begin_repeated_change() {
+  is_changing_ = true;
+  is_proposed_ = false;
+}
+
 void BoundModule::propose_change() {
   if (!device_.is_cpu()) module_->to(device_);
   proposed_ = find_parameters(proposed_known_);
@@ -149,7 +159,7 @@ void BoundModule::propose_change() {
 
 void BoundModule::accept_change() {
   if (!is_proposed_) refuse_module("change: this worker has not changed its module");
-  parameters_ = std::move(proposed_);
+  before_ = std::exchange(parameters_, std::move(proposed_));
   known_ = std::move(proposed_known_);
   proposed_.clear();
   proposed_known_.clear();
@@ -159,11 +169,9 @@ void BoundModule::accept_change() {
   state_ = std::make_shared<ModuleState>(module_, parameters_);
 }
 
-void check_no_gpus(const std::vector<std::string>& devices, std::string_view what) {
-  for (const std::string& device : devices) {
-    if (device.starts_with("cpu")) continue;
-    refuse_module(std::string(what) + " is only for CPU devices, and this session has the device " + device);
-  }
+void BoundModule::end_change() {
+  before_.clear();
+  is_changing_ = false;
 }
 
 void check_layouts(std::string_view caller, std::span<const std::uint8_t> layouts) {

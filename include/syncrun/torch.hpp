@@ -12,6 +12,7 @@
 #include "syncrun/torch/autocast.hpp"
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/batch_norm_update.hpp"
+#include "syncrun/torch/change.hpp"
 #include "syncrun/torch/cross_entropy.hpp"
 #include "syncrun/torch/files.hpp"
 #include "syncrun/torch/guard.hpp"

@@ -29,6 +29,27 @@
 
 namespace syncrun {
 
+namespace detail {
+
+/// What the function of a train step is made from.
+struct StepFunction {
+  std::shared_ptr<SessionCore> session;
+  SignatureInfo signature;
+  std::vector<Body> bodies;
+  std::string name;
+  std::shared_ptr<ObjectRecord> object;  // null if the body is no method
+
+  /// The function for a range of the parameters that begins at this element.
+  template <class Inner>
+  Inner make(std::int64_t first) const {
+    std::vector<Body> own = bodies;
+    for (Body& each : own) each.first = first;
+    return Inner(session, define_function(session, signature, own, name, object));
+  }
+};
+
+}  // namespace detail
+
 /// A training step. The master calls it like a function. R is the reduced result of the body. `Passed...` lists the
 /// body's parameters, except the worker, Comm&, GradientReady&, params and gradient. The function train_step() makes a
 /// TrainStep. A TrainStep is movable, but not copyable, because it counts its steps.
@@ -118,10 +139,11 @@ class TrainStep {
   }
 
   /// Syncrun calls this. A program calls train_step().
-  TrainStep(Inner function, const Shared<T, 1>& params, Shared<T, 1> gradient, Shared<T, 1> slice_gradient,
-            std::array<Shared<T, 1>, kStates> state, Shared<double, 1> plan, std::vector<double> plan_numbers,
-            StepForm form, const std::optional<ParameterRange>& range)
-      : function_(std::move(function)),
+  TrainStep(detail::StepFunction function_from, const Shared<T, 1>& params, Shared<T, 1> gradient,
+            Shared<T, 1> slice_gradient, std::array<Shared<T, 1>, kStates> state, Shared<double, 1> plan,
+            std::vector<double> plan_numbers, StepForm form, const std::optional<ParameterRange>& range)
+      : function_from_(std::move(function_from)),
+        function_(function_from_.template make<Inner>(range ? range->begin : 0)),
         params_(params),
         gradient_(std::move(gradient)),
         slice_gradient_(std::move(slice_gradient)),
@@ -184,21 +206,26 @@ class TrainStep {
   }
 
   /// Throws Error (usage) if the step cannot move to another layout of these parameters.
-  void check_may_move(const detail::VariableRecord& params) const {
+  void check_may_move(const detail::MovingParams& params) const {
     check_held();
-    if (detail::record_of(params_).get() != &params)
+    if (detail::record_of(params_).get() != &params.record)
       throw Error(ErrorKind::usage, "change: the step '" + name() + "' trains '" + params_.name() +
-                                        "', expected a step of '" + detail::name_of(params) + "'");
-    if (range_) throw Error(ErrorKind::usage, "change: the step '" + name() + "' has a range, expected one without");
-    detail::check_layout(params, layout_, name());
+                                        "', expected a step of '" + detail::name_of(params.record) + "'");
+    if (range_ && params.network.empty())
+      throw Error(ErrorKind::usage, "change: the step '" + name() +
+                                        "' has a range, expected one without, or a staged step, whose ranges have "
+                                        "names. Make the step again after change()");
+    detail::check_layout(params.record, layout_, name());
   }
   /// The state and the plan for a new layout of the parameters.
   detail::StepVectors moved(const detail::StepLayout& layout) const {
     const bool skips =
         detail::StepPlan(std::span<double>(const_cast<double*>(plan_numbers_.data()), plan_numbers_.size()))
             .is_skipping();
-    detail::StepVectors before{
-        sizeof(T), {}, plan_numbers_, skips ? NonFiniteGradient::skip : NonFiniteGradient::error, kept_};
+    const std::int64_t elements = layout.before.empty() ? 0 : layout.before.back().end;
+    detail::StepVectors before{sizeof(T),     {},
+                               plan_numbers_, skips ? NonFiniteGradient::skip : NonFiniteGradient::error,
+                               kept_,         range_.value_or(ParameterRange{0, elements})};
     for (const Shared<T, 1>& vector : state_) {
       const Array<T, 1> whole = form_ == StepForm::sharded ? vector.gather() : vector.get(0);
       const auto bytes = std::as_bytes(whole.span());
@@ -208,6 +235,10 @@ class TrainStep {
   }
   /// The parameters have that layout. The gradient is zero.
   void lay_out(const detail::StepVectors& after) {
+    if (range_) {
+      if (after.range.begin != range_->begin) function_ = function_from_.template make<Inner>(after.range.begin);
+      range_ = after.range;
+    }
     for (std::size_t i = 0; i < kStates; ++i) {
       const std::vector<std::byte>& bytes = after.state[i];
       const std::span values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
@@ -234,6 +265,7 @@ class TrainStep {
                       state_);
   }
 
+  detail::StepFunction function_from_;
   Inner function_;
   Shared<T, 1> params_;
   Shared<T, 1> gradient_;
@@ -285,7 +317,6 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
   using Pointer = typename PointerIn<Cpu>::type;
   using Types = StepTypes<Rule, Pointer>;
   using Step = typename Types::Result::type;
-  using Inner = typename Types::Result::Inner;
   static_assert(std::is_same_v<typename Types::Body::T, T>,
                 "the parameters have another element type than the body's params and gradient");
   static_assert((std::is_same_v<Step, typename StepTypes<Rule, typename PointerIn<Others>::type>::Result::type> && ...),
@@ -300,8 +331,11 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
   const std::array<Body, 1 + sizeof...(Others)> bodies{
       make_step_body<Rule>(body, options.form, options.bucket_bytes, range.begin),
       make_step_body<Rule>(others, options.form, options.bucket_bytes, range.begin)...};
-  Inner function(HandleAccess::core(session),
-                 define_function(HandleAccess::core(session), Types::Body::Sig::info(), bodies, options.name, object));
+  StepFunction function_from{HandleAccess::core(session),
+                             Types::Body::Sig::info(),
+                             {bodies.begin(), bodies.end()},
+                             std::string(options.name),
+                             object};
   const auto vector = [&](std::string_view name, Zeros zeros) {
     Shared<T, 1> made =
         session.shared<T, 1>(unused_name(*HandleAccess::core(session), params.name() + "." + std::string(name)));
@@ -318,7 +352,7 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
   auto state =
       std::apply([&](auto... name) { return std::array<Shared<T, 1>, Rule::kState.size()>{vector(name, of_state)...}; },
                  Rule::kState);
-  return Step(std::move(function), params, vector("gradient", Zeros::like_all), std::move(slice_gradient),
+  return Step(std::move(function_from), params, vector("gradient", Zeros::like_all), std::move(slice_gradient),
               std::move(state), std::move(plan), std::move(plan_numbers), options.form, options.range);
 }
 

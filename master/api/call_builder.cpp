@@ -226,6 +226,10 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   master::calls::check_bodies(function.name, function.kinds, devices, command.ranks);
   if (function.object && function.object->failure) [[unlikely]]
     return function.object->failure;
+  if (function.object && function.object->history && !function.object->renewed.empty()) [[unlikely]] {
+    text::throw_usage(function.name + ": rank " + std::to_string(function.object->renewed.front()) +
+                      " is a new worker, whose object was constructed anew. " + function.object->history->advice);
+  }
   protocol::CallPayload& call = *state.call;
   call.function = function.entry;
   call.object = function.object ? function.object->id : 0;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "common/code/symbols.hpp"
 #include "common/protocol/function_address.hpp"
@@ -178,6 +180,15 @@ void master::dispatch::construct_object(master::calls::SystemCommands& commands,
                       [&](protocol::CommandHead& command, master::calls::InFlight& in_flight) {
                         fill_in_construction(commands, object, command, in_flight);
                       });
+}
+
+std::shared_ptr<ObjectHistory>& history_of(master::records::ObjectRecord& object) noexcept { return object.history; }
+std::vector<int> take_renewed(master::records::ObjectRecord& object) { return std::exchange(object.renewed, {}); }
+void put_back_renewed(master::records::ObjectRecord& object, const std::vector<int>& ranks) {
+  for (const int rank : ranks) {
+    if (std::find(object.renewed.begin(), object.renewed.end(), rank) == object.renewed.end())
+      object.renewed.push_back(rank);
+  }
 }
 
 master::records::ObjectRecord::~ObjectRecord() {

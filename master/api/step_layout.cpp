@@ -51,22 +51,28 @@ struct KeptPart {
 class KeptParts {
  public:
   void keep(const StepVectors& vectors, std::span<const StepPart> layout, std::int64_t steps) {
-    const auto pieces = pieces_of_plan(vectors.plan, layout.empty() ? 0 : layout.back().end);
+    const ParameterRange& range = vectors.range;
+    const auto pieces = pieces_of_plan(vectors.plan, range.end);
     for (const StepPart& each : layout) {
+      if (!is_in(range, each)) continue;
       KeptPart part{{}, cut_plan(pieces, each.begin, each.end, -each.begin), steps, each.end - each.begin};
-      const auto at = [&](std::int64_t element) { return element * static_cast<std::int64_t>(vectors.element_bytes); };
+      const auto at = [&](std::int64_t element) {
+        return (element - range.begin) * static_cast<std::int64_t>(vectors.element_bytes);
+      };
       for (const auto& vector : vectors.state)
         part.state.emplace_back(vector.begin() + at(each.begin), vector.begin() + at(each.end));
       parts_.insert_or_assign(each.id, std::move(part));
     }
   }
   StepVectors take(const StepVectors& before, const StepLayout& layout, std::int64_t steps) {
-    StepVectors after{before.element_bytes, {}, {}, before.non_finite, nullptr};
-    const std::int64_t elements = layout.after.empty() ? 0 : layout.after.back().end;
+    const ParameterRange& range = layout.range;
+    StepVectors after{before.element_bytes, {}, {}, before.non_finite, nullptr, range};
+    const std::int64_t elements = range.end - range.begin;
     after.state.assign(before.state.size(),
                        std::vector<std::byte>(static_cast<std::size_t>(elements) * before.element_bytes));
     std::vector<PlanPiece> pieces;
     for (const StepPart& each : layout.after) {
+      if (!is_in(range, each)) continue;
       const auto found = parts_.find(each.id);
       // A tensor that has another size is another parameter.
       if (found == parts_.end() || found->second.elements != each.end - each.begin) {
@@ -76,8 +82,9 @@ class KeptParts {
       }
       const KeptPart& part = found->second;
       for (std::size_t i = 0; i < part.state.size(); ++i) {
-        std::copy(part.state[i].begin(), part.state[i].end(),
-                  after.state[i].begin() + each.begin * static_cast<std::int64_t>(before.element_bytes));
+        std::copy(
+            part.state[i].begin(), part.state[i].end(),
+            after.state[i].begin() + (each.begin - range.begin) * static_cast<std::int64_t>(before.element_bytes));
       }
       for (PlanPiece piece : cut_plan(part.pieces, 0, each.end - each.begin, each.begin)) {
         piece.part.steps_before += static_cast<double>(steps - part.steps);
@@ -98,11 +105,15 @@ class KeptParts {
   }
 
  private:
+  static bool is_in(const ParameterRange& range, const StepPart& part) {
+    return range.begin <= part.begin && part.end <= range.end;
+  }
+
   std::map<std::int64_t, KeptPart> parts_;  // by id
 };
 
 StepVectors move_parts(const StepVectors& before, const StepLayout& layout, std::int64_t steps) {
-  const std::int64_t elements = layout.before.empty() ? 0 : layout.before.back().end;
+  const std::int64_t elements = before.range.end - before.range.begin;
   for (const auto& vector : before.state) {
     if (vector.size() == static_cast<std::size_t>(elements) * before.element_bytes) continue;
     text::throw_usage("change: a state of the step has " + std::to_string(vector.size() / before.element_bytes) +
@@ -122,13 +133,6 @@ void check_layout(const master::records::VariableRecord& params, std::int64_t la
   text::throw_usage(
       "train_step: '" + params.name + "' was laid out anew by change() without the step '" + name +
       "', whose state and range are those of the old layout. Pass the step to change(), or make it again");
-}
-
-void check_may_change_layout(const master::records::VariableRecord& params) {
-  if (params.session->settings().on_worker_lost != OnWorkerLost::respawn) return;
-  text::throw_usage(
-      "change: this session replaces lost workers (OnWorkerLost::respawn), and a new worker would have the module of "
-      "the construction. Use OnWorkerLost::end");
 }
 
 void raise_layout(master::records::VariableRecord& params) { ++params.layout; }

@@ -19,6 +19,12 @@
 #include "syncrun/detail/call.hpp"
 #include "syncrun/shared.hpp"
 
+namespace syncrun::detail {
+
+struct ObjectHistory;
+
+}  // namespace syncrun::detail
+
 namespace syncrun::detail::master::data {
 
 class FileRecord;
@@ -119,8 +125,10 @@ struct ObjectRecord {
   std::string name;
   std::uint64_t constructor = 0;  // offset of the FunctionEntry
   std::vector<std::byte> arguments;
-  WriteLog writes;             // from the construction on
-  std::exception_ptr failure;  // of the construction: there is no object
+  WriteLog writes;                         // from the construction on
+  std::exception_ptr failure;              // of the construction: there is no object
+  std::shared_ptr<ObjectHistory> history;  // see detail::history_of
+  std::vector<int> renewed;                // ranks that have a new object since they were taken last
 
   ~ObjectRecord();
 };

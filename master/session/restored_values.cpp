@@ -101,9 +101,13 @@ void pass_on(calls::SystemCommands& commands, const records::Registry& registry,
              Failure& failure) {
   registry.for_each_variable(
       [&](records::VariableRecord& variable) { restore_variable(commands, variable, ranks, failure); });
-  registry.for_each_object([&](const records::ObjectRecord& object) {
+  registry.for_each_object([&](records::ObjectRecord& object) {
     if (object.failure) return;  // there is none on the other ranks either
-    for (const int rank : ranks) dispatch::construct_object(commands, object, protocol::RankSet::only(rank));
+    for (const int rank : ranks) {
+      dispatch::construct_object(commands, object, protocol::RankSet::only(rank));
+      if (std::find(object.renewed.begin(), object.renewed.end(), rank) == object.renewed.end())
+        object.renewed.push_back(rank);
+    }
   });
 }
 

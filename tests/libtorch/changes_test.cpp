@@ -5,14 +5,21 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "tests/libtorch/growing.hpp"
 #include "tests/libtorch/models.hpp"
 #include "tests/support/on_workers.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace {
 
@@ -23,116 +30,20 @@ using models::lt::Replica;
 using models::lt::tensor;
 namespace nn = torch::nn;
 
-constexpr std::uint64_t kSeed = 7;
-constexpr std::int64_t kStepCount = 50;
-constexpr std::int64_t kWidth = 7;
-
-struct Growing : nn::Module {
-  Growing() : first(models::kInputs, kWidth), last(kWidth, 1) {
-    register_module("first", first);
-    register_module("last", last);
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    auto y = torch::tanh(first(x));
-    if (middle) y = torch::tanh(middle(y)) + offset;
-    return last(y).squeeze(1);
-  }
-  nn::Linear first, last, middle{nullptr};
-  torch::Tensor offset;
-};
-
-torch::Tensor loss(Growing& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
-  return models::mean_square(net.forward(tensor(x)), tensor(y));
-}
-
-void require_gradient(nn::Module& module, bool on) {
-  for (auto& each : module.parameters()) each.requires_grad_(on);
-}
-void freeze_first(Growing& net) { require_gradient(*net.first, false); }
-void freeze_last_instead(Growing& net) {
-  require_gradient(*net.first, true);
-  require_gradient(*net.last, false);
-}
-/// The new layer has the names and shapes of the old one.
-void replace_last(Growing& net) {
-  torch::manual_seed(3);
-  net.last = net.replace_module("last", nn::Linear(kWidth, 1));
-}
-/// With a buffer.
-void add_middle(Growing& net, std::int64_t width, double offset) {
-  torch::manual_seed(4);
-  net.middle = net.register_module("middle", nn::Linear(kWidth, width));
-  net.offset = net.register_buffer("offset", torch::full({width}, offset));
-}
-
-/// Which change comes before a step: its number, or -1.
-int change_before(std::int64_t step) {
-  const std::vector<std::int64_t> steps{4, 9, 18, 30};
-  const auto at = std::find(steps.begin(), steps.end(), step);
-  return at == steps.end() ? -1 : static_cast<int>(at - steps.begin());
-}
-
-std::vector<std::int64_t> batch_of(std::int64_t step) {
-  std::vector<std::int64_t> rows;
-  for (std::int64_t i = 0; i < 9 + step % 5; ++i) rows.push_back((7 * step + 3 * i) % 40);
-  return rows;
-}
-
-// ---- the same training without workers ----
-
-/// An optimizer of LibTorch. Biases of the construction have no weight decay. New parameters are in the group with decay.
-template <class Optimizer, class Options>
-std::vector<double> train_serially(const Options& options, double clip_norm, const torch::Tensor& x,
-                                   const torch::Tensor& y) {
-  torch::manual_seed(kSeed);
-  Growing net;
-  auto without_decay = options;
-  without_decay.weight_decay(0);
-  Optimizer optimizer({{{net.first->weight, net.last->weight}, std::make_unique<Options>(options)},
-                       {{net.first->bias, net.last->bias}, std::make_unique<Options>(without_decay)}},
-                      options);
-  std::vector<double> losses;
-  for (std::int64_t i = 0; i < kStepCount; ++i) {
-    for (auto& each : net.parameters()) each.mutable_grad().reset();  // an optimizer leaves out what has no gradient
-    switch (change_before(i)) {
-      case 0: freeze_first(net); break;
-      case 1: freeze_last_instead(net); break;
-      case 2:
-        replace_last(net);
-        for (auto& each : net.last->parameters()) optimizer.param_groups()[0].params().push_back(each);
-        break;
-      case 3:
-        add_middle(net, kWidth, 0.1);
-        for (auto& each : net.middle->parameters()) optimizer.param_groups()[0].params().push_back(each);
-        break;
-      default: break;
-    }
-    const auto rows = torch::tensor(batch_of(i));
-    const auto value = models::mean_square(net.forward(x.index_select(0, rows)), y.index_select(0, rows));
-    value.backward();
-    std::vector<torch::Tensor> trained;
-    for (const auto& each : net.parameters()) {
-      if (each.requires_grad()) trained.push_back(each);
-    }
-    torch::nn::utils::clip_grad_norm_(trained, clip_norm);
-    optimizer.step();
-    losses.push_back(value.template item<double>());
-  }
-  return losses;
-}
+using namespace growing;  // NOLINT(google-build-using-namespace): the tests are about all of it
 
 class LibtorchChanges : public models::OnSamples<40> {
  protected:
-  template <class Rule>
-  std::vector<double> train(const Rule& rule, double clip_norm, sr::StepForm form) {
+  /// `make(net, params, options)` makes the step.
+  template <class Rule, class Make>
+  std::vector<double> train(const Rule& rule, double clip_norm, sr::StepForm form, const Make& make) {
     const auto net = session().replicate<Replica<Growing>>(kSeed);
     auto params = parameters(session(), net);
     std::vector<sr::ParameterGroup> groups;
     for (const auto& part : models::lt::parts(session(), net)) {
       if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
     }
-    auto step = models::lt::train_step<Rule, loss>(session(), net, params,
-                                                   {.form = form, .groups = groups, .clip_norm = clip_norm});
+    auto step = make(net, params, sr::TrainStepOptions{.form = form, .groups = groups, .clip_norm = clip_norm});
     const auto evaluate = models::lt::evaluation<loss>(session(), net, params);
     std::vector<double> losses;
     for (std::int64_t i = 0; i < kStepCount; ++i) {
@@ -149,7 +60,8 @@ class LibtorchChanges : public models::OnSamples<40> {
       const auto batch = batch_of(i);
       losses.push_back(step(x(), y(), rule, {.batch = batch, .slices = 1 + i % 3}));
     }
-    EXPECT_EQ(step.steps(), kStepCount);
+    if constexpr (requires { step.inner(); }) EXPECT_EQ(step.inner().steps(), kStepCount);
+    else EXPECT_EQ(step.steps(), kStepCount);
     EXPECT_TRUE(models::lt::verify_replicas(session(), net).is_same());
     EXPECT_EQ(params.shape(0)[0], (models::kInputs + 1) * kWidth + (kWidth + 1) * kWidth + kWidth + 1);
     return losses;
@@ -157,8 +69,15 @@ class LibtorchChanges : public models::OnSamples<40> {
   template <class Rule>
   void expect_same(const Rule& rule, double clip_norm, const std::vector<double>& serial) {
     EXPECT_LT(serial.back(), 0.7 * serial.front()) << "the model learns, so the losses say something";
-    for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
-      const auto losses = train(rule, clip_norm, form);
+    const auto plain = [](const auto& net, const auto& params, const auto& options) {
+      return models::lt::train_step<Rule, loss>(session(), net, params, options);
+    };
+    const auto scaled = [](const auto& net, const auto& params, const auto& options) {
+      return models::lt::scaled_step<Rule, loss>(session(), net, params, options, {.scale = 1024});
+    };
+    for (const auto& losses :
+         {train(rule, clip_norm, sr::StepForm::replicated, plain), train(rule, clip_norm, sr::StepForm::sharded, plain),
+          train(rule, clip_norm, sr::StepForm::replicated, scaled)}) {
       double worst = 0;
       for (std::size_t i = 0; i < losses.size(); ++i) {
         const double difference = std::abs(losses[i] / serial[i] - 1);
@@ -269,6 +188,116 @@ TEST_P(LibtorchChanges, KeepTheMasterWeightsOfParametersIn16Bits) {
   before.resize((models::kInputs + 1) * kWidth);
   EXPECT_EQ(params.get(0).to_vector(), before);
   step(x(), y(), {});
+}
+
+// ---- workers that are replaced ----
+
+void kill_rank(sr::CpuWorker& worker, int rank) {
+  if (worker.rank() == rank) std::raise(SIGKILL);
+}
+
+class LibtorchRestore : public testing::TestWithParam<int> {
+ protected:
+  static constexpr std::int64_t kRows = 40;
+
+  LibtorchRestore() {
+    const auto samples = models::make_samples(kRows);
+    x_ = session_->data(samples.x, sr::Shape{kRows, models::kInputs});
+    y_ = session_->data(samples.y);
+  }
+  static sr::SessionOptions options() {
+    sr::SessionOptions options = options_of_computing(GetParam());
+    options.on_worker_lost = sr::OnWorkerLost::respawn;
+    return options;
+  }
+  void TearDown() override { session_->close(); }
+  void lose(int rank) { EXPECT_ERROR(session_->function(kill_rank)(rank), sr::ErrorKind::worker_lost, "is new"); }
+  /// Trains with three changes. `disturb` is called after a change and some steps.
+  template <class Disturb>
+  std::vector<double> train(const Disturb& disturb) {
+    const auto net = session_->replicate<Replica<Growing>>(kSeed);
+    auto params = parameters(*session_, net);
+    auto step = models::lt::train_step<sr::Adam, loss>(*session_, net, params);
+    std::vector<double> losses;
+    const auto run = [&] {
+      for (int i = 0; i < 3; ++i) losses.push_back(step(*x_, *y_, {.learning_rate = 0.02}));
+    };
+    run();
+    models::lt::change<freeze_first>(*session_, net, params, std::tie(step));
+    run();
+    disturb(net, params, step);
+    models::lt::change<add_middle>(*session_, net, params, std::tie(step), kWidth, 0.1);
+    models::lt::change<replace_last>(*session_, net, params, std::tie(step));
+    run();
+    disturb(net, params, step);
+    run();
+    EXPECT_TRUE(models::lt::verify_replicas(*session_, net).is_same());
+    return losses;
+  }
+
+  std::unique_ptr<sr::Session> session_ = std::make_unique<sr::Session>(options());
+  std::optional<sr::Data<float, 2>> x_;
+  std::optional<sr::Data<float, 1>> y_;
+};
+INSTANTIATE_ON_WORKERS(LibtorchRestore, 1, 3);
+
+/// The first layer was trained before it was frozen, so its values are not those of the constructor.
+TEST_P(LibtorchRestore, RepeatsTheChangesOnANewWorker) {
+  const auto undisturbed = train([](const auto&, auto&, auto&) {});
+  if (GetParam() == 1) return;
+  const auto restored = train([&](const auto& net, auto& params, auto& step) {
+    lose(0);
+    const char* const words = "rank 0 is a new worker, whose object was constructed anew. Call restore(session, net)";
+    EXPECT_ERROR(step(*x_, *y_, {}), sr::ErrorKind::usage, words);
+    EXPECT_ERROR((models::lt::evaluation<loss>(*session_, net, params)(*x_, *y_)), sr::ErrorKind::usage, words);
+    EXPECT_EQ(models::lt::restore(*session_, net), models::lt::Restored::from_a_rank);
+    EXPECT_EQ(models::lt::restore(*session_, net), models::lt::Restored::nothing);
+  });
+  EXPECT_EQ(restored, undisturbed);
+  // A change restores too.
+  int calls = 0;
+  const auto changed = train([&](const auto& net, auto&, auto&) {
+    lose(2);
+    if (++calls == 2) models::lt::restore(*session_, net);
+  });
+  EXPECT_EQ(changed, undisturbed);
+}
+
+TEST_P(LibtorchRestore, SaysIfNoRankHasKeptItsModule) {
+  const auto net = session_->replicate<Replica<Growing>>(kSeed);
+  auto params = parameters(*session_, net);
+  auto step = models::lt::train_step<sr::Adam, loss>(*session_, net, params);
+  models::lt::change<add_middle>(*session_, net, params, std::tie(step), kWidth, 0.1);
+  const auto before = params.get(0).to_vector();
+  for (int rank = 0; rank < GetParam(); ++rank) lose(rank);
+  EXPECT_EQ(models::lt::restore(*session_, net), models::lt::Restored::as_constructed);
+  params.broadcast(before);
+  if (GetParam() > 1) step(*x_, *y_, {});
+}
+
+/// Dies in the change itself, if the file exists.
+void kill_in_change(Growing& net, int rank, std::string_view file) {
+  if (std::atoi(std::getenv("RANK")) == rank && std::filesystem::remove(std::filesystem::path(file)))
+    std::raise(SIGKILL);
+  freeze_first(net);
+}
+
+TEST_P(LibtorchRestore, AChangeInWhichAWorkerIsLostCanBeMadeAgain) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "dies").string();
+  const auto net = session_->replicate<Replica<Growing>>(kSeed);
+  auto params = parameters(*session_, net);
+  auto step = models::lt::train_step<sr::Adam, loss>(*session_, net, params);
+  models::lt::change<add_middle>(*session_, net, params, std::tie(step), kWidth, 0.1);
+  step(*x_, *y_, {});
+  const int last = GetParam() - 1;
+  std::ofstream(file) << "x";
+  EXPECT_ERROR(models::lt::change<kill_in_change>(*session_, net, params, std::tie(step), last, file),
+               sr::ErrorKind::worker_lost, "is new");
+  if (GetParam() == 1) return;
+  models::lt::change<kill_in_change>(*session_, net, params, std::tie(step), last, file);
+  step(*x_, *y_, {});
+  EXPECT_TRUE(models::lt::verify_replicas(*session_, net).is_same());
 }
 
 }  // namespace changes

@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/libtorch/models.hpp"
@@ -235,6 +236,82 @@ TEST_P(LibtorchNetworks, KeepNoGraphAfterAStepThatThrew) {
     EXPECT_EQ(alive().value(), 0);
   }
   run(Failing::no_stage);
+}
+
+// ---- networks that change ----
+
+void freeze_first_layer(Gan& net) {
+  for (auto& each : net.generator->ptr(0)->parameters()) each.requires_grad_(false);
+}
+/// A network of another size, in front of the other one.
+void replace_discriminator(Gan& net) {
+  torch::manual_seed(4);
+  net.discriminator =
+      net.replace_module("discriminator", nn::Sequential(nn::Linear(models::kInputs, 5), nn::Tanh(), nn::Linear(5, 1)));
+}
+void unfreeze_last_layer(Gan& net) {
+  for (auto& each : net.generator->ptr(2)->parameters()) each.requires_grad_(true);
+}
+void freeze_generator(Gan& net) {
+  for (auto& each : net.generator->parameters()) each.requires_grad_(false);
+}
+
+TEST_P(LibtorchNetworks, GoOnAfterAChange) {
+  constexpr std::int64_t kSteps = 30;
+  constexpr std::int64_t kFreeze = 5;
+  constexpr std::int64_t kReplace = 12;
+  Losses serial;
+  {
+    torch::manual_seed(kSeed);
+    Gan net;
+    torch::optim::Adam of_discriminator(net.discriminator->parameters(), 0.01);
+    torch::optim::SGD of_generator(net.generator->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (std::int64_t i = 0; i < kSteps; ++i) {
+      for (auto& each : net.parameters()) each.mutable_grad().reset();
+      if (i == kFreeze) freeze_first_layer(net);
+      if (i == kReplace) {
+        replace_discriminator(net);
+        for (auto& each : net.discriminator->parameters()) of_discriminator.param_groups()[0].params().push_back(each);
+      }
+      const auto rows = torch::tensor(batch_of(i));
+      const auto fake = net.generate(all_noise().index_select(0, rows));
+      const auto d = net.score(all_x().index_select(0, rows), 0.9) + net.score(fake.detach(), 0);
+      d.backward();
+      of_discriminator.step();
+      for (auto& each : net.parameters()) each.mutable_grad().reset();
+      const auto g = net.score(fake, 1);
+      g.backward();
+      of_generator.step();
+      serial.discriminator.push_back(d.item<double>());
+      serial.generator.push_back(g.item<double>());
+    }
+  }
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    const auto net = session().replicate<Replica<Gan>>(kSeed);
+    auto params = parameters(session(), net);
+    auto step = models::lt::staged_step<gan_loss, sr::Adam, sr::SgdMomentum>(
+        session(), net, params, {{"discriminator", {.form = form}}, {"generator", {.form = form}}});
+    for (std::int64_t i = 0; i < kSteps; ++i) {
+      if (i == kFreeze) models::lt::change<freeze_first_layer>(session(), net, params, std::tie(step));
+      if (i == kReplace) {
+        const auto before = params.get(0).to_vector();
+        EXPECT_ERROR(models::lt::change<freeze_generator>(session(), net, params, std::tie(step)), sr::ErrorKind::usage,
+                     "change: the module has no parameters 'generator' or 'generator.*'");
+        EXPECT_EQ(params.get(0).to_vector(), before);
+        models::lt::change<unfreeze_last_layer>(session(), net, params, std::tie(step));
+        models::lt::change<replace_discriminator>(session(), net, params, std::tie(step));
+      }
+      const auto at = static_cast<std::size_t>(i);
+      const auto batch = batch_of(i);
+      const auto [d, g] =
+          step(x(), noise(), {sr::Adam{.learning_rate = 0.01}, sr::SgdMomentum{.learning_rate = 0.1, .momentum = 0.9}},
+               {.batch = batch, .slices = 1 + i % 3});
+      EXPECT_NEAR(d / serial.discriminator[at], 1, i < 10 ? 1e-6 : 1e-4) << "step " << i;
+      EXPECT_NEAR(g / serial.generator[at], 1, i < 10 ? 1e-6 : 1e-4) << "step " << i;
+    }
+    EXPECT_EQ(step.template part<1>().gradient().shape(0)[0], 8 * models::kInputs + models::kInputs);
+    EXPECT_TRUE(models::lt::verify_replicas(session(), net).is_same());
+  }
 }
 
 // ---- one loss, two optimizers ----

@@ -50,6 +50,7 @@ double share_of_rows(worker::loop::CommandLoop& core) noexcept { return core.run
 std::int64_t first_element_of_step(worker::loop::CommandLoop& core) noexcept {
   return core.running().first_element_of_step();
 }
+void forget_graphs(worker::loop::CommandLoop& core) noexcept { core.running().recordings().note_stale(); }
 void weigh_slice(worker::loop::CommandLoop& core, double weight) noexcept { core.running().weigh_slice(weight); }
 
 void refuse_captured_value() {

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "syncrun/array.hpp"
@@ -155,6 +156,22 @@ SYNCRUN_EXPORT std::shared_ptr<ObjectRecord> replicate_object(const std::shared_
                                                               std::span<const Body> bodies,
                                                               std::span<const std::byte> arguments,
                                                               std::string_view name);
+
+/// What an object needs after its construction on a worker that replaces a lost one. `advice` says what a program does.
+struct ObjectHistory {
+  explicit ObjectHistory(std::string text) : advice(std::move(text)) {}
+  virtual ~ObjectHistory() = default;
+  ObjectHistory(const ObjectHistory&) = delete;
+  ObjectHistory& operator=(const ObjectHistory&) = delete;
+  std::string advice;
+};
+/// Null at first. Otherwise, calls of the object's methods throw Error (usage) with the advice, from the replacement of a
+/// worker until take_renewed().
+SYNCRUN_EXPORT std::shared_ptr<ObjectHistory>& history_of(ObjectRecord& object) noexcept;
+/// The ranks that have a new object since the last call. The caller repeats the history there.
+SYNCRUN_EXPORT std::vector<int> take_renewed(ObjectRecord& object);
+/// The history could not be repeated on these ranks.
+SYNCRUN_EXPORT void put_back_renewed(ObjectRecord& object, const std::vector<int>& ranks);
 
 /// Which rows a scattered Data holds: the rows that `batch` selects from, or those of the batch itself.
 enum class DataRows : std::uint8_t { of_the_call, of_the_batch };
@@ -441,14 +458,12 @@ SYNCRUN_EXPORT void check_step_params(const VariableRecord& params, const std::o
 /// The vectors of a step for a new layout of its parameters. `before.kept` has what the step keeps of parameters that it
 /// does not train at present; null at first. Parameters that come back have what they had. New ones have the state zero
 /// and no groups. `steps` is the number of steps so far. A parameter does not count the steps in which it was not trained.
-/// Throws Error (usage) if the vectors do not have the length of the layout.
+/// Throws Error (usage) if the vectors do not have the length of their range.
 SYNCRUN_EXPORT StepVectors move_parts(const StepVectors& before, const StepLayout& layout, std::int64_t steps);
 /// The number of the layout of a variable of parameters. A step remembers it.
 SYNCRUN_EXPORT std::int64_t layout_of(const VariableRecord& params);
 /// Throws Error (usage) if the variable has another layout than the step `name`.
 SYNCRUN_EXPORT void check_layout(const VariableRecord& params, std::int64_t layout, const std::string& name);
-/// Before the layout changes: throws Error (usage) if the session replaces lost workers, which would have the old one.
-SYNCRUN_EXPORT void check_may_change_layout(const VariableRecord& params);
 /// The layout has changed: from now on, steps that have not moved with it are errors.
 SYNCRUN_EXPORT void raise_layout(VariableRecord& params);
 /// Whether every rank's copy has as many elements as that rank's copy of another variable.

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "syncrun/detail/master_interface.hpp"
 #include "syncrun/train_step_options.hpp"
 
 namespace syncrun::detail {
@@ -24,17 +26,26 @@ struct StepLayout {
   std::span<const StepPart> before;
   std::span<const StepPart> after;
   std::span<const std::int64_t> ids;
+  ParameterRange range{};  // what the step trains after the change
+};
+
+/// The parameters of a step that moves to another layout, and the name of the step's range. It is empty if the step trains
+/// all parameters, or if the range has no name.
+struct MovingParams {
+  const VariableRecord& record;
+  std::string_view network;
 };
 
 class KeptParts;
 
-/// Whole vectors of state, and the numbers of the StepPlan.
+/// The vectors of state, and the numbers of the StepPlan. The vectors begin where the range begins.
 struct StepVectors {
   std::size_t element_bytes;
   std::vector<std::vector<std::byte>> state;
   std::vector<double> plan;
   NonFiniteGradient non_finite;
   std::shared_ptr<const KeptParts> kept;  // of parameters that were trained before; null at first
+  ParameterRange range{};                 // what the step trains
 };
 
 }  // namespace syncrun::detail

@@ -26,7 +26,7 @@ struct PlanPart {
   double weight_decay = 1;   // a factor
   double first = kAsRule;    // beta1, or the momentum
   double beta2 = kAsRule;
-  double steps_before = 0;  // in which the part was not trained; CUDA devices do not read it
+  double steps_before = 0;  // in which the part was not trained
 
   friend bool operator==(const PlanPart&, const PlanPart&) = default;
 };

@@ -130,6 +130,8 @@ SYNCRUN_EXPORT void clear_values(CommandLoop& core, void* values, std::size_t by
 SYNCRUN_EXPORT double share_of_rows(CommandLoop& core) noexcept;
 /// The first element of the parameters that the running train step trains.
 SYNCRUN_EXPORT std::int64_t first_element_of_step(CommandLoop& core) noexcept;
+/// Called by a body that changes what captured graphs refer to: this worker captures all graphs again.
+SYNCRUN_EXPORT void forget_graphs(CommandLoop& core) noexcept;
 /// Called by a body: sets the weight of the current slice in the averages that the call returns. Otherwise, it is the
 /// number of its rows. Every slice of the call must set it. With a weight of 0, the values do not count.
 SYNCRUN_EXPORT void weigh_slice(CommandLoop& core, double weight) noexcept;

@@ -8,6 +8,9 @@
 
 namespace syncrun::libtorch::detail {
 
+/// The parameters of a replica: those that it has, or those that it will have after change().
+enum class Layout : std::uint8_t { present, proposed };
+
 /// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
 struct ReplicaDescription {
   Max<std::int64_t> elements;

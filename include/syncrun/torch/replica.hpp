@@ -274,10 +274,11 @@ class Replica final {
     return described<T>(bound_.parameters());
   }
   /// For the function parts(): the place of each parameter.
-  detail::PartsDescription parts() const {
+  detail::PartsDescription parts(detail::Layout layout) const {
     std::string names;
     std::vector<std::int64_t> places;
-    for (const detail::BoundParameter& each : bound_.parameters()) {
+    const bool is_present = layout == detail::Layout::present;
+    for (const detail::BoundParameter& each : is_present ? bound_.parameters() : bound_.proposed()) {
       names.append(each.name).push_back('\0');
       places.insert(places.end(), {each.offset, each.offset + each.tensor.numel(), each.tensor.dim()});
     }
@@ -288,6 +289,7 @@ class Replica final {
   template <class Worker, class T>
   void store(Worker& worker, Local<T, 1> params) {
     Guard(worker).run([&] { bound_.store(detail::FlatVector(params)); });
+    bound_.end_change();
   }
 
   /// For change(): runs the program's function, and describes the module that it leaves.
@@ -295,10 +297,20 @@ class Replica final {
   detail::ReplicaDescription change(Worker& worker, P... inputs, Local<const T, 1> params) {
     return Guard(worker).run([&] {
       bound_.begin_change(detail::FlatVector(params));
-      const detail::SeededScope scope(seed_ + ++changes_);
-      kChange(kept_.net(), inputs...);
-      bound_.propose_change();
+      propose<kChange>(inputs...);
       return described<T>(bound_.proposed());
+    });
+  }
+  /// For restore(): the same on a worker that replaces a lost one, for the change with this number. The values come later.
+  template <auto kChange, class Worker, class... P>
+  void repeat_change(Worker& worker, std::int64_t number, P... inputs) {
+    if (number < repeated_) return;
+    Guard(worker).run([&] {
+      bound_.begin_repeated_change();
+      propose<kChange>(inputs...);
+      bound_.accept_change();
+      bound_.end_change();
+      ++repeated_;
     });
   }
   /// For change(): where the parameters are and will be.
@@ -317,7 +329,10 @@ class Replica final {
       bound_.accept_change();
       bound_.store(detail::FlatVector(params));
     });
+    syncrun::detail::forget_graphs(syncrun::detail::HandleAccess::command_loop(worker));
   }
+  /// All ranks have laid out the change.
+  void end_change() { bound_.end_change(); }
 
   /// For verify_replicas(), without the variable and with it.
   template <class Worker>
@@ -445,8 +460,8 @@ class Replica final {
 
   /// For sync_buffers(): makes the buffers of all ranks equal.
   template <class Worker>
-  void sync_buffers(Worker& worker, Comm& comm, BufferSync how) {
-    Guard(worker).run([&] { bound_.sync_buffers(comm, how); });
+  void sync_buffers(Worker& worker, Comm& comm, BufferSync how, int root) {
+    Guard(worker).run([&] { bound_.sync_buffers(comm, how, root); });
   }
   /// For save(): writes the module with these parameters to a file.
   template <class Worker, class T>
@@ -550,6 +565,12 @@ class Replica final {
               {std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())}};
     });
   }
+  template <auto kChange, class... P>
+  void propose(P&... inputs) {
+    const detail::SeededScope scope(seed_ + ++changes_);
+    kChange(kept_.net(), inputs...);
+    bound_.propose_change();
+  }
   template <class T>
   detail::ReplicaDescription described(const std::vector<detail::BoundParameter>& parameters) const {
     detail::BoundModule::check_types(parameters, c10::CppTypeToScalarType<T>::value);
@@ -568,6 +589,7 @@ class Replica final {
   detail::BoundModule bound_;
   std::uint64_t seed_;
   std::uint64_t changes_ = 0;
+  std::int64_t repeated_ = 0;  // changes, since this worker has replaced a lost one
   detail::KeptSlices slices_;
   std::array<bool, 2> has_said_why_{};  // that it is an option; that it is the loss
 };

@@ -23,23 +23,34 @@
 
 namespace syncrun::libtorch {
 
+namespace detail {
+
+/// The place of a network among these parameters. Errors begin with the caller.
+inline ParameterRange range_among(const std::vector<ParameterPart>& parts, std::string_view network,
+                                  std::string_view caller) {
+  const std::string name(network);
+  ParameterRange range{-1, -1};
+  for (const ParameterPart& part : parts) {
+    if (part.name != name && !part.name.starts_with(name + ".")) continue;
+    if (range.begin == -1) range = {part.begin, part.begin};
+    if (part.begin != range.end)
+      throw Error(ErrorKind::usage, std::string(caller) + ": other parameters are between those of '" + name +
+                                        "' and '" + part.name + "', expected them next to each other");
+    range.end = part.end;
+  }
+  if (range.begin != -1) return range;
+  throw Error(ErrorKind::usage, std::string(caller) + ": the module has no parameters '" + name + "' or '" + name +
+                                    ".*' that require a gradient");
+}
+
+}  // namespace detail
+
 /// Returns the place of a submodule, or of one parameter, in the variable that parameters() returns. The submodule
 /// "generator" has all parameters "generator.*". TrainStepOptions::range takes the result. Throws Error (usage) if the
 /// module has no such parameters, or if other parameters are registered between them.
 template <class Net>
 ParameterRange range_of(Session& session, const Replicated<Replica<Net>>& net, std::string_view network) {
-  ParameterRange range{-1, -1};
-  for (const ParameterPart& part : parts(session, net)) {
-    if (part.name != network && !part.name.starts_with(std::string(network) + ".")) continue;
-    if (range.begin == -1) range = {part.begin, part.begin};
-    if (part.begin != range.end)
-      throw Error(ErrorKind::usage, "range_of: other parameters are between those of '" + std::string(network) +
-                                        "' and '" + part.name + "', expected them next to each other");
-    range.end = part.end;
-  }
-  if (range.begin != -1) return range;
-  throw Error(ErrorKind::usage, "range_of: the module has no parameters '" + std::string(network) + "' or '" +
-                                    std::string(network) + ".*' that require a gradient");
+  return detail::range_among(parts(session, net), network, "range_of");
 }
 
 /// A network that a staged step trains.
@@ -57,7 +68,8 @@ class StagedStep {
   static constexpr std::size_t kStages = std::tuple_size_v<Rules>;  ///< The number of networks.
 
   /// Syncrun calls this. A program calls staged_step().
-  StagedStep(Steps steps, Function<void> release) : steps_(std::move(steps)), release_(std::move(release)) {}
+  StagedStep(Steps steps, std::array<std::string, kStages> networks, Function<void> release)
+      : steps_(std::move(steps)), networks_(std::move(networks)), release_(std::move(release)) {}
 
   /// Trains all networks, in the order of the stages, and returns their losses, each reduced over all ranks. Each stage
   /// gets the rows of the call again. Blocks. Throws as a train step. If a stage fails, the stages before it have been
@@ -77,6 +89,8 @@ class StagedStep {
   auto& part() noexcept {
     return std::get<kStage>(steps_);
   }
+  /// The name of the network of a stage.
+  const std::string& network(std::size_t stage) const { return networks_.at(stage); }
 
  private:
   /// The stages that have run keep their graphs for those after them, which do not come.
@@ -88,6 +102,7 @@ class StagedStep {
   }
 
   Steps steps_;
+  std::array<std::string, kStages> networks_;
   Function<void> release_;
 };
 
@@ -108,7 +123,9 @@ auto staged_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
     throw Error(ErrorKind::usage, "staged_step: " + std::to_string(stages.size()) + " networks, expected " +
                                       std::to_string(kStages) + ", one for each stage of the loss");
   std::vector<TrainStepOptions> options;
+  std::array<std::string, kStages> networks;
   for (const Stage& stage : stages) {
+    networks[options.size()] = stage.network;
     options.push_back(stage.options);
     options.back().range = range_of(session, net, stage.network);
     if (options.back().name.empty()) options.back().name = syncrun::detail::function_name<kLoss>();
@@ -119,7 +136,8 @@ auto staged_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
                                                  Bodies::template stage<I, CudaWorker>(), net, params, options[I])...};
   }(std::make_index_sequence<kStages>{});
   using Made = syncrun::detail::Listed<StagedStep, typename Bodies::Passed, decltype(steps), std::tuple<Rules...>>;
-  return Made(std::move(steps), session.function(&Replica<Net>::release_stages, net, "the end of a staged step"));
+  return Made(std::move(steps), std::move(networks),
+              session.function(&Replica<Net>::release_stages, net, "the end of a staged step"));
 }
 
 }  // namespace syncrun::libtorch

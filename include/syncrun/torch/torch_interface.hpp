@@ -170,10 +170,14 @@ class SYNCRUN_EXPORT BoundModule {
 
   /// Before the program changes the module: the parameters get memory of their own.
   void begin_change(const FlatVector& params);
+  /// The same on a new worker, where they have it still.
+  void begin_repeated_change();
   /// After that: finds the parameters that the module has now. Throws as the constructor.
   void propose_change();
-  /// The parameters are now those of propose_change(). store() follows.
+  /// The parameters are now those of propose_change(). store() follows. Until end_change(), all calls are errors, and
+  /// another begin_change() goes back to the parameters before.
   void accept_change();
+  void end_change();
 
   /// Copies the present values of the parameters into `params`, and binds the module to it.
   void store(const FlatVector& params);
@@ -204,8 +208,9 @@ class SYNCRUN_EXPORT BoundModule {
   WeightedMean result_of(const WeightedLoss& loss);
   Sum<double> result_of(const SummedLoss& loss);
 
-  /// Makes the buffers and frozen parameters equal on all ranks. All ranks call it.
-  void sync_buffers(Comm& comm, BufferSync how);
+  /// Makes the buffers and frozen parameters equal on all ranks. All ranks call it. `root` has the values that are not
+  /// averaged.
+  void sync_buffers(Comm& comm, BufferSync how, int root = 0);
   /// Warns once if a training step changed buffers and sync_buffers was not called since.
   void warn_of_buffers(AnyWorker& worker);
 
@@ -251,11 +256,12 @@ class SYNCRUN_EXPORT BoundModule {
       result_;  // on a CUDA device: the loss of the last step or evaluation, its count, and that of the step
   std::vector<BoundParameter> parameters_;
   std::vector<BoundParameter> proposed_;
+  std::vector<BoundParameter> before_;                             // from accept_change() until end_change()
   std::vector<KnownTensor> known_;                                 // all parameters of the module
   std::vector<KnownTensor> proposed_known_;                        // those after begin_change()
   std::vector<std::pair<std::int64_t, ::torch::Tensor>> masters_;  // by id: values of converted parameters
   std::int64_t next_id_ = 0;
-  bool is_changing_ = false;  // from begin_change() until accept_change()
+  bool is_changing_ = false;  // from begin_change() until end_change()
   bool is_proposed_ = false;
   std::int64_t elements_ = 0;
   FlatVector gradient_;
@@ -378,9 +384,6 @@ class SYNCRUN_EXPORT SeededScope {
 /// has the text of each rank, each with a zero byte at its end. The message begins with the caller, and names the first
 /// difference.
 SYNCRUN_EXPORT void check_layouts(std::string_view caller, std::span<const std::uint8_t> layouts);
-
-/// Throws Error (usage) if a device of the session is a GPU: `what` is only for CPU devices.
-SYNCRUN_EXPORT void check_no_gpus(const std::vector<std::string>& devices, std::string_view what);
 
 /// Throws Error (usage) if a factory has returned no module.
 SYNCRUN_EXPORT void check_is_module(bool is_module);

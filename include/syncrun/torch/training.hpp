@@ -58,7 +58,7 @@ auto replicate(Session& session, std::uint64_t seed, const Arguments&... argumen
 template <class Net>
 void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferSync how = BufferSync::mean) {
   session.function(&Replica<Net>::template sync_buffers<CpuWorker>, &Replica<Net>::template sync_buffers<CudaWorker>,
-                   net, "sync_buffers")(how);
+                   net, "sync_buffers")(how, 0);
 }
 
 /// Makes a shared variable of the module's parameters: one flat vector, with the parameters in the order of
@@ -89,90 +89,6 @@ Shared<T, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, s
   return params;
 }
 
-namespace detail {
-
-/// The bodies for a function that changes a module.
-template <auto kChange, class Net, class T, class F>
-struct ChangeBodies {
-  static_assert(sizeof(F) == 0,
-                "change() needs a function of the module and of the arguments of a body: void unfreeze(Net& net, ...)");
-};
-template <auto kChange, class Net, class T, class... P>
-struct ChangeBodies<kChange, Net, T, void (*)(Net&, P...)> {
-  template <class Worker>
-  static constexpr auto body() {
-    using Change = ReplicaDescription (Replica<Net>::*)(Worker&, P..., Local<const T, 1>);
-    return Change(&Replica<Net>::template change<kChange, Worker, T, P...>);
-  }
-};
-
-inline std::vector<syncrun::detail::StepPart> step_parts(const Gather<std::int64_t, 2>& places) {
-  std::vector<syncrun::detail::StepPart> parts;
-  for (std::int64_t i = 0; i < places.rows(); ++i) parts.push_back({places[i][0], places[i][1], places[i][2]});
-  return parts;
-}
-
-}  // namespace detail
-
-/// Changes the module between steps: freezes or unfreezes parts, or replaces, adds or removes layers or parameters. Every
-/// worker calls the function with its module:
-///
-///   void unfreeze(Net& net) {
-///     for (auto& each : net.backbone->parameters()) each.requires_grad_(true);
-///   }
-///   sr::libtorch::change<unfreeze>(session, net, params, std::tie(step));
-///
-/// `steps` are all train steps of `params` that go on afterwards. The function may take further arguments, as a body.
-/// New values come from LibTorch's generator with a seed that is the same on all ranks.
-///
-/// `params` then has the parameters that require a gradient now, and has another length. Steps and evaluations go on with
-/// it. In a step, a parameter that stays keeps the state of the rule and its group. A new one, also with the name of an
-/// old one, has the state zero and no group. A frozen one keeps its state until it is unfrozen. As in PyTorch, rules with
-/// a number of steps (such as Adam) count for each parameter the steps in which it was trained. A checkpoint does not
-/// contain these differences. TrainStep::gradient() is zero. Each rank has the values of rank 0, also in buffers.
-///
-/// Throws Error (usage) before the function is called, if the session has GPUs or replaces lost workers
-/// (OnWorkerLost::respawn), or if a step has a range or another variable. Throws Error (usage) also if the modules then
-/// differ between ranks, or have no parameters, and Error (function) for an error of the function. After that, `params` and
-/// the steps are as before, but the modules may be changed: all calls with them are errors until another change() succeeds.
-/// A step of `params` that is not in `steps` is an error from then on, and so is a step with a range.
-template <auto kChange, class Net, class T, class... Steps, class... Arguments>
-void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>& params, std::tuple<Steps&...> steps,
-            const Arguments&... arguments) {
-  detail::check_no_gpus(session.devices(), "change");
-  using Access = syncrun::detail::HandleAccess;
-  syncrun::detail::VariableRecord& record = *syncrun::detail::record_of(params);
-  syncrun::detail::check_may_change_layout(record);
-  std::apply([&](const Steps&... each) { (Access::check_may_move(each, record), ...); }, steps);
-  using Bodies = detail::ChangeBodies<kChange, Net, T, decltype(kChange)>;
-  const auto changed = session.function(Bodies::template body<CpuWorker>(), Bodies::template body<CudaWorker>(), net,
-                                        "change")(arguments..., params);
-  detail::check_layouts("change", changed.layouts.span());
-  const auto described = session.function(&Replica<Net>::describe_change, net, "change").on_rank(0)();
-  const auto before = detail::step_parts(described.before);
-  const auto after = detail::step_parts(described.after);
-  const syncrun::detail::StepLayout layout{before, after, described.ids.span()};
-  const auto vectors = std::apply(
-      [&](const Steps&... each) {
-        return std::array<syncrun::detail::StepVectors, sizeof...(Steps)>{Access::moved(each, layout)...};
-      },
-      steps);
-  const std::vector<T> old = params.get(0).to_vector();
-  syncrun::detail::raise_layout(record);  // a step that is not laid out below is an error from now on
-  try {
-    params.broadcast(std::vector<T>(static_cast<std::size_t>(changed.elements.value())));
-    session.function(&Replica<Net>::template lay_out<CpuWorker, T>, &Replica<Net>::template lay_out<CudaWorker, T>, net,
-                     "change")(params);
-    params.broadcast(0);
-  } catch (...) {
-    params.broadcast(old);
-    throw;
-  }
-  if (changed.has_buffers.value() != 0) sync_buffers(session, net, BufferSync::rank0);
-  std::size_t at = 0;
-  std::apply([&](Steps&... each) { (Access::lay_out(each, vectors[at++]), ...); }, steps);
-}
-
 /// The place of a parameter in the variable that parameters() returns: its elements [begin, end).
 struct ParameterPart {
   std::string name;  ///< The name of the parameter in the module.
@@ -180,6 +96,23 @@ struct ParameterPart {
   std::int64_t end = 0;
   std::int64_t dimensions = 0;  ///< The number of dimensions of the parameter.
 };
+
+namespace detail {
+
+template <class Net>
+std::vector<ParameterPart> parts_of(Session& session, const Replicated<Replica<Net>>& net, Layout layout) {
+  const auto description = session.function(&Replica<Net>::parts, net, "parts").on_rank(0)(layout);
+  std::vector<ParameterPart> parts;
+  const auto* name = reinterpret_cast<const char*>(description.names.data());
+  for (std::int64_t i = 0; i < description.places.rows(); ++i) {
+    const auto place = description.places[i];
+    parts.push_back({name, place[0], place[1], place[2]});
+    name += parts.back().name.size() + 1;
+  }
+  return parts;
+}
+
+}  // namespace detail
 
 /// Returns the places of all parameters, in ascending order, for TrainStepOptions::groups. For example, without weight
 /// decay for biases and the weights of norms, which have one dimension:
@@ -190,15 +123,7 @@ struct ParameterPart {
 ///   }
 template <class Net>
 std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>>& net) {
-  const auto description = session.function(&Replica<Net>::parts, net, "parts").on_rank(0)();
-  std::vector<ParameterPart> parts;
-  const auto* name = reinterpret_cast<const char*>(description.names.data());
-  for (std::int64_t i = 0; i < description.places.rows(); ++i) {
-    const auto place = description.places[i];
-    parts.push_back({name, place[0], place[1], place[2]});
-    name += parts.back().name.size() + 1;
-  }
-  return parts;
+  return detail::parts_of(session, net, detail::Layout::present);
 }
 
 namespace detail {

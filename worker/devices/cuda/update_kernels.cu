@@ -186,7 +186,10 @@ __global__ void __launch_bounds__(kThreads)
     tiles_before += tiles;
     if (tile >= tiles) continue;
     __syncthreads();  // all threads have read the step of the part before
-    if (threadIdx.x == 0) new (common) Step(rule_of_part(*rule, PlanPart{rate, plan[i + 3], plan[i + 4], plan[i + 5]}));
+    if (threadIdx.x == 0) {
+      const PlanPart part{rate, plan[i + 3], plan[i + 4], plan[i + 5], plan[i + 6]};
+      new (common) Step(rule_of_part(*rule, part));
+    }
     __syncthreads();
     const Step step = *reinterpret_cast<const Step*>(common);
     for (; tile < tiles; tile += blocks) {
