@@ -34,6 +34,8 @@ constexpr std::array kEndSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 /// An engine that has not returned this long after a task has failed, or after all have ended well, is ended.
 constexpr milliseconds kTimeAfterFailure{2000};
 constexpr milliseconds kTimeAfterEnd{10'000};
+/// The same after all other nodes than the first have ended well. The program has taken leave of them, and is ending.
+constexpr milliseconds kTimeAfterLeave{20'000};
 /// How long an engine may take to end its processes.
 constexpr milliseconds kTimeToEnd{5000};
 /// How long a node may take to answer before a restart.
@@ -289,7 +291,16 @@ void LaunchedJob::take_report(const TaskReport& report) {
     limit(report.stay + kTimeAfterFailure);
   } else if (report.task == 0 || all_have_ended()) {
     limit(kTimeAfterEnd);
+  } else if (others_have_ended()) {
+    limit(kTimeAfterLeave);
   }
+}
+
+bool LaunchedJob::others_have_ended() const {
+  for (int task = 1; task < launch_.nodes; ++task) {
+    if (!has_ended(task)) return false;
+  }
+  return true;
 }
 
 bool LaunchedJob::has_ended(int task) const {
@@ -297,12 +308,7 @@ bool LaunchedJob::has_ended(int task) const {
   return found != attempt_.tasks.end() && found->second.kind == TaskReport::Kind::ended;
 }
 
-bool LaunchedJob::all_have_ended() const {
-  for (int task = 0; task < launch_.nodes; ++task) {
-    if (!has_ended(task)) return false;
-  }
-  return true;
-}
+bool LaunchedJob::all_have_ended() const { return has_ended(0) && others_have_ended(); }
 
 /// The engine has this much time from now on, if it has not more already.
 void LaunchedJob::limit(milliseconds time) {

@@ -74,6 +74,7 @@ class LaunchedJob {
   void end_rest();
   void pause();
   bool has_ended(int task) const;
+  bool others_have_ended() const;
   bool all_have_ended() const;
   Conclusion conclude_attempt() const;
   std::string describe_end() const;

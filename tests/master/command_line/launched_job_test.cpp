@@ -110,6 +110,19 @@ TEST(LaunchedJob, EndsAnEngineThatDoesNotReturn) {
   EXPECT_TRUE(run.nothing_remains());
 }
 
+/// srun waits without end for a node whose slurmstepd was killed.
+TEST(LaunchedJob, EndsAnEngineThatWaitsForTheLastWordOfTheFirstNode) {
+  const Engine engine(
+      "cd $(dirname $0); export PMI_SIZE=2 MPI_LOCALNRANKS=1 PMI_FD=9\n"
+      "PMI_RANK=0 \"${@:1:$#-2}\" report-signals >0 & lost=$!\n"
+      "until grep -q ready 0; do sleep 0.01; done\n"
+      "PMI_RANK=1 \"$@\"; kill -KILL $lost; sleep 1000");
+  CommandRun run(engine.with({scripted_program(), "exit", "0"}, "a,b"));
+  EXPECT_EQ(run.exit_code(std::chrono::seconds(40)), 1);
+  EXPECT_THAT(run.last_error_line(), HasSubstr("did not return, and was ended"));
+  EXPECT_TRUE(run.nothing_remains());
+}
+
 TEST(LaunchedJob, EndsAnEngineThatStartsNothing) {
   const Engine engine("sleep 1000");
   CommandRun run(engine.with({"--start-timeout", "0.2", scripted_program(), "exit", "0"}));
