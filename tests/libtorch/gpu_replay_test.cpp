@@ -267,7 +267,7 @@ TEST_P(LibtorchReplayOnGpus, AGraphIsForItsValuesOnly) {
   };
   expect_replayed(run.operator()<BackwardOptions{}>(false), run.operator()<kWithoutGraphs>(false));
   const Trace changing = run.operator()<BackwardOptions{}>(true);
-  expect_not_replayed(changing, run.operator()<kWithoutGraphs>(true), "new arguments by value");
+  expect_not_replayed(changing, run.operator()<kWithoutGraphs>(true), "different arguments by value");
   EXPECT_EQ(changing.log.find("by value"), changing.log.rfind("by value")) << "once is enough\n" << changing.log;
 }
 

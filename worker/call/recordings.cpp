@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <utility>
 
 #include "common/protocol/function_entry.hpp"
 #include "worker/process/interruption.hpp"
@@ -17,8 +18,17 @@ namespace {
 constexpr int kMostFailedCaptures = 3;
 /// Recordings with a graph, and as many without one.
 constexpr std::ptrdiff_t kMostRecordings = 64;
-/// A function is slow if this number of slices in a row came with new values.
-constexpr int kManyNewValues = 20;
+/// A function is slow if it ran with this number of different values, and no graph was launched in between.
+constexpr std::size_t kManyNewValues = 20;
+/// What a rank that finds this says to the others, minus its own number. Less than each state of a recording.
+constexpr std::int64_t kManyValuesFound = std::numeric_limits<std::int64_t>::min() / 2;
+
+std::string many_values() {
+  return "a replayable function runs without a CUDA graph, which is slower, because it came with " +
+         std::to_string(kManyNewValues) +
+         " different arguments by value, and a graph is for the same values only. Pass a value that changes as a "
+         "DeviceScalar";
+}
 
 }  // namespace
 
@@ -49,15 +59,17 @@ void Recordings::keep_recent(const Recording& latest) {
   recordings_.erase(oldest);
 }
 
-/// Called after a run with arguments with which the body has not run before. Only the first rank says something.
-std::string Recordings::count_new_values(std::uint64_t at) {
-  if (!has_values_ || ++new_values_[at] != kManyNewValues) return {};
-  if (attachment_.rank != slices_.command().ranks.first()) return {};
-  return "a replayable function runs without a CUDA graph, which is slower, because its last " +
-         std::to_string(kManyNewValues) +
-         " runs came with new arguments by value, and a graph is for the same values only. Pass a value that changes "
-         "as a "
-         "DeviceScalar";
+/// Called before a run with arguments with which the body has not run before. Returns whether the function has now run with
+/// so many values without a launch that the program should learn of it. The first rank notices those of all ranks, and each
+/// other rank only its own, so ranks without a communicator do not say the same.
+bool Recordings::finds_many_values(std::uint64_t at, std::uint64_t function) {
+  const Values& values = attachment_.rank == slices_.command().ranks.first() ? values_ : own_values_;
+  if (values.empty()) return false;
+  NewValues& found = new_values_[at];
+  if (std::exchange(found.function, function) != function) found = NewValues{function, {}, false};
+  if (found.has_said) return false;
+  found.since_launch.insert(values);
+  return found.since_launch.size() >= kManyNewValues;
 }
 
 /// Adds an argument's address and shape to the key. The key contains everything besides the values that work on the
@@ -68,21 +80,23 @@ void Recordings::note_argument(const void* data, std::span<const std::int64_t> e
   for (const auto extent : extents) key_.push_back(static_cast<std::uint64_t>(extent));
 }
 
-void Recordings::note_value(std::span<const std::byte> value) {
+void Recordings::note_value(std::span<const std::byte> value, ValueFor ranks) {
   if (graphs_ == nullptr) return;
-  has_values_ = true;
-  key_.push_back(value.size());
+  const auto before = static_cast<std::ptrdiff_t>(values_.size());
+  values_.push_back(value.size());
   for (; !value.empty(); value = value.subspan(std::min(value.size(), sizeof(std::uint64_t)))) {
     std::uint64_t word = 0;
     std::memcpy(&word, value.data(), std::min(value.size(), sizeof(word)));
-    key_.push_back(word);
+    values_.push_back(word);
   }
+  if (ranks == ValueFor::own_rank) own_values_.insert(own_values_.end(), values_.begin() + before, values_.end());
 }
 
 /// Adds the rest to the key.
 void Recordings::complete_key(std::uint64_t function, bool has_comm) {
   const protocol::CallPayload& call = slices_.call();
   const protocol::RankSet& ranks = slices_.command().ranks;
+  key_.insert(key_.end(), values_.begin(), values_.end());
   key_.push_back(function);
   key_.push_back(call.object);
   key_.push_back(has_comm ? static_cast<std::uint64_t>(slices_.weights().all) : 0);
@@ -102,6 +116,9 @@ void Recordings::complete_key(std::uint64_t function, bool has_comm) {
 }
 
 std::string Recordings::replay(const Work& work, Capture capture, comm::CommCore* comm) {
+  constexpr auto kFresh = static_cast<std::int64_t>(Recording::State::fresh);
+  constexpr auto kWarm = static_cast<std::int64_t>(Recording::State::warm);
+  constexpr auto kRecorded = static_cast<std::int64_t>(Recording::State::recorded);
   attachment_.note(slices_.id(), protocol::Phase::function);
   if (graphs_ == nullptr) {
     work();
@@ -124,20 +141,23 @@ std::string Recordings::replay(const Work& work, Capture capture, comm::CommCore
   const auto failed = failed_captures_.find(at);
   const bool is_never_recorded = failed != failed_captures_.end() && failed->second.function == function &&
                                  failed->second.count >= kMostFailedCaptures;
-  Recording::State state = is_never_recorded ? Recording::State::never : recording.state;
-  // Ranks may have different shapes or addresses. NCCL requires that either all ranks capture a collective or none
-  // does.
-  if (comm != nullptr) state = static_cast<Recording::State>(comm->agree(static_cast<std::int64_t>(state)));
-  const bool runs = state <= Recording::State::fresh;
+  auto state = static_cast<std::int64_t>(is_never_recorded ? Recording::State::never : recording.state);
+  if (state == kFresh && finds_many_values(at, function)) state = kManyValuesFound + attachment_.rank;
+  // Ranks may have different shapes, addresses or values. NCCL requires that either all ranks capture a collective or
+  // none does. Of the ranks that find many values, the first one says so.
+  const std::int64_t own_state = state;
+  if (comm != nullptr) state = comm->agree(state);
+  const bool runs = state <= kFresh;
   gradient_.start_buckets(runs ? BucketStart::after_body : BucketStart::when_ready);
   if (runs) {
     work();  // if this throws, the state stays fresh: the next call runs it again before it is recorded
-    const bool is_new = recording.state == Recording::State::fresh && !is_never_recorded;
     recording.state = std::max(recording.state, Recording::State::warm);
-    return is_new ? count_new_values(at) : std::string();
+    if (state >= static_cast<std::int64_t>(Recording::State::never)) return {};
+    new_values_[at] = {.function = function, .since_launch = {}, .has_said = true};
+    return state == own_state ? many_values() : std::string();
   }
-  if (state == Recording::State::warm && capture == Capture::required) record(recording, work);
-  if (state == Recording::State::warm && capture == Capture::if_possible) {
+  if (state == kWarm && capture == Capture::required) record(recording, work);
+  if (state == kWarm && capture == Capture::if_possible) {
     std::string why_not = record_if_possible(recording, work, comm);
     if (recording.state != Recording::State::recorded) {
       gradient_.start_buckets(BucketStart::after_body);
@@ -150,11 +170,11 @@ std::string Recordings::replay(const Work& work, Capture capture, comm::CommCore
       return why_not;
     }
   }
-  if (state == Recording::State::recorded && attachment_.totals != nullptr) [[unlikely]] {  // it was not just captured
+  if (state == kRecorded && attachment_.totals != nullptr) [[unlikely]] {  // it was not just captured
     attachment_.totals->add(protocol::Count::collectives, recording.collectives);
     attachment_.totals->add(protocol::Count::collective_bytes, recording.collective_bytes);
   }
-  if (has_values_) new_values_.erase(at);
+  if (const auto found = new_values_.find(at); found != new_values_.end()) found->second.since_launch.clear();
   graphs_->launch(*recording.graph);
   outputs_.accept_recorded(recording.outputs);
   return {};
@@ -186,7 +206,8 @@ std::string Recordings::record_if_possible(Recording& recording, const Work& wor
   if (first_failed != own_rank) return {};
   return "a replayable function runs without a CUDA graph from now on, which is slower, because its work could not be "
          "captured: " +
-         why_not + ". Its body must not wait for the device, or seed a generator of random numbers";
+         why_not +
+         ". Its body must not wait for the device, or seed a generator of random numbers";
 }
 
 void Recordings::record(Recording& recording, const Work& work) {

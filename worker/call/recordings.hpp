@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -36,11 +37,14 @@ class Recordings {
   }
   void begin_slice() noexcept {
     key_.clear();
-    has_values_ = false;
+    values_.clear();
+    own_values_.clear();
   }
   void note_argument(const void* data, std::span<const std::int64_t> extents);
+  /// The ranks that get a value. The others of the call may get different ones.
+  enum class ValueFor : std::uint8_t { all_ranks, own_rank };
   /// Host code of the body can read these bytes, so a graph is for them only.
-  void note_value(std::span<const std::byte> value);
+  void note_value(std::span<const std::byte> value, ValueFor ranks = ValueFor::all_ranks);
   /// Points to whether a body is being captured now.
   const bool* is_capturing() const noexcept { return &is_capturing_; }
   /// Called if recorded work refers to memory, or to a communicator, that no longer exists. It may be inside a body, where
@@ -54,12 +58,13 @@ class Recordings {
     void operator()() const { run(context); }
   };
   /// Runs a slice of a replayable function; see WorkerCall::replay. `comm` is null if the body has no Comm&. If the work
-  /// could not be captured for the first time, and need not be, the result says why. It also says so once if many calls
-  /// in a row came with new values. Otherwise it is empty.
+  /// could not be captured for the first time, and need not be, the result says why. It also says so once for each
+  /// function if many calls came with new values. Otherwise it is empty.
   std::string replay(const Work& work, Capture capture, comm::CommCore* comm);
 
  private:
   using RecordingKey = std::vector<std::uint64_t>;
+  using Values = std::vector<std::uint64_t>;
   struct Recording {
     /// `warm`: the function has run once, so libraries have loaded what they need. Ranks take the smallest state of all.
     enum class State : std::int8_t { never = -1, fresh, warm, recorded };
@@ -78,11 +83,17 @@ class Recordings {
     std::uint64_t function;  // its id, because the offset of a FunctionEntry is used again
     int count;
   };
+  /// Values with which a function ran without a graph.
+  struct NewValues {
+    std::uint64_t function = 0;  // the same
+    std::set<Values> since_launch;
+    bool has_said = false;
+  };
 
   void complete_key(std::uint64_t function, bool has_comm);
   Recording& recording_of(const RecordingKey& key);
   void keep_recent(const Recording& latest);
-  std::string count_new_values(std::uint64_t at);
+  bool finds_many_values(std::uint64_t at, std::uint64_t function);
   void record(Recording& recording, const Work& work);
   std::string record_if_possible(Recording& recording, const Work& work, comm::CommCore* comm);
 
@@ -92,11 +103,12 @@ class Recordings {
   CallSlices& slices_;
   CallOutputs& outputs_;
   StepGradient& gradient_;
-  RecordingKey key_;         // of the current slice
-  bool has_values_ = false;  // among its arguments
+  RecordingKey key_;                  // of the current slice
+  Values values_;                     // those of its arguments that the key contains
+  Values own_values_;                 // those of them that only this rank has
   std::map<RecordingKey, Recording> recordings_;
   std::map<std::uint64_t, FailedCaptures> failed_captures_;  // by the offset of the FunctionEntry
-  std::map<std::uint64_t, int> new_values_;                  // by the same: runs with new values since the last launch
+  std::map<std::uint64_t, NewValues> new_values_;            // by the same
   std::uint64_t generation_ = 0;                             // of the graphs
   std::uint64_t uses_ = 0;                                   // of recordings
   bool are_stale_ = false;

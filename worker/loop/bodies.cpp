@@ -112,7 +112,10 @@ void WorkerCall::note_value(std::size_t argument, std::size_t bytes) {
   worker::call::RunningCall& call = core_->running();
   const std::string_view text = bytes == 0 ? call.inputs().text(argument) : std::string_view();
   const auto* const value = bytes == 0 ? text.data() : static_cast<const char*>(call.inputs().value(argument));
-  call.recordings().note_value(std::as_bytes(std::span(value, bytes == 0 ? text.size() : bytes)));
+  using ValueFor = worker::call::Recordings::ValueFor;
+  const bool is_own = call.slices().command().arguments[argument].kind == ArgumentKind::per_worker;
+  call.recordings().note_value(std::as_bytes(std::span(value, bytes == 0 ? text.size() : bytes)),
+                               is_own ? ValueFor::own_rank : ValueFor::all_ranks);
 }
 
 std::span<const std::byte> WorkerCall::construction_arguments() {

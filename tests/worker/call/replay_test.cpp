@@ -78,7 +78,7 @@ class Replay : public testing::Test {
     command.has_comm = has_comm;
     running_.begin(command, kRepeatedCommand);
     while (running_.next_slice()) {
-      if (value) running_.recordings().note_value(std::as_bytes(std::span(&*value, 1)));
+      if (value) running_.recordings().note_value(std::as_bytes(std::span(&*value, 1)), value_for);
       why_not = running_.replay({[](void* test) { static_cast<Replay*>(test)->body(); }, this}, capture);
     }
   }
@@ -100,6 +100,7 @@ class Replay : public testing::Test {
   std::function<void()> reads_on_host;  // called by the body
   bool has_comm = false;
   std::optional<double> value;  // of a parameter by value
+  worker::call::Recordings::ValueFor value_for{};
   Capture capture = Capture::required;
   int runs = 0;         // of the body
   std::string why_not;  // of the last call
@@ -207,6 +208,35 @@ TEST_F(Replay, KeepsGraphsWhileValuesAreAlwaysNewAndSaysSoOnce) {
   call(all);
   EXPECT_EQ(runs, 102) << "its graph was dropped";
   EXPECT_EQ(graphs_.launches, 2);
+  for (value = -1; *value > -50; --*value) {
+    call(all);
+    EXPECT_EQ(why_not, "") << "it was said before the launch";
+  }
+}
+
+TEST_F(Replay, DoesNotCountOneValueForEachShape) {
+  capture = Capture::if_possible;
+  for (const double each : {0.25, 0.5}) {
+    value = each;
+    for (std::int64_t rows = 1; rows <= 32; ++rows) {
+      call(all, rows);
+      EXPECT_EQ(why_not, "") << rows;
+    }
+  }
+  EXPECT_EQ(graphs_.captures, 0);
+}
+
+TEST_F(Replay, SaysThatValuesOfALaterRankAreAlwaysNew) {
+  attachment_.rank = 2;
+  capture = Capture::if_possible;
+  for (int i = -40; i < 20; ++i) {
+    EXPECT_EQ(why_not, "") << "the first rank says it of values that all ranks have";
+    value = i;
+    using ValueFor = worker::call::Recordings::ValueFor;
+    value_for = i < 0 ? ValueFor::all_ranks : ValueFor::own_rank;
+    call(all);
+  }
+  EXPECT_NE(why_not.find("20 different arguments by value"), std::string::npos) << why_not;
 }
 
 TEST_F(Replay, DropsTheGraphThatWasUsedLeastRecently) {
