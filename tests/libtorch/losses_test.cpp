@@ -205,6 +205,36 @@ TEST_P(LibtorchLosses, ComeWithOtherNumbers) {
   }
 }
 
+struct KeptNumbers {
+  sr::Avg<double> loss;
+  sr::Keep<float, 1> outputs;
+};
+/// Keeps its outputs on the worker. The body for GPUs, which is not replayed, compiles too.
+models::lt::Loss<KeptNumbers> loss_with_kept_outputs(models::Mlp& net, sr::Scattered<const float, 2> x,
+                                                     sr::Scattered<const float, 1> y) {
+  const auto output = net.forward(tensor(x));
+  const auto loss = models::mean_square(output, tensor(y));
+  const auto values = output.detach().contiguous();
+  return {loss,
+          {loss.item<double>(), {std::span(values.data_ptr<float>(), values.numel()), sr::Shape{values.numel()}}}};
+}
+
+TEST_P(LibtorchLosses, ComeWithOutputsThatStayOnTheWorker) {
+  const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
+  const auto params = parameters(session(), net);
+  const auto evaluate = evaluation<loss_with_kept_outputs>(session(), net, params);
+  const double loss = evaluation<loss_with_numbers>(session(), net, params)(x(), y()).loss;
+  if (world_size() != 1) {
+    EXPECT_THROW(evaluate(x(), y()), sr::Error);  // a Keep is for calls on one rank
+    return;
+  }
+  auto step = models::lt::train_step<sr::Sgd, loss_with_kept_outputs>(session(), net, params);
+  const KeptNumbers found = evaluate(x(), y());
+  EXPECT_EQ(found.loss, loss);
+  EXPECT_EQ(found.outputs.value().get().to_vector().size(), static_cast<std::size_t>(x().rows()));
+  EXPECT_EQ(step(x(), y(), {.learning_rate = 0}).loss, loss);
+}
+
 /// A holder instead of a class: Replica<torch::nn::Linear>.
 torch::Tensor linear_loss(torch::nn::Linear& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
   return models::mean_square(net(tensor(x)).squeeze(1), tensor(y));

@@ -17,6 +17,7 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/fields.hpp"
 #include "syncrun/detail/gradient_count.hpp"
 #include "syncrun/detail/handle_access.hpp"
 #include "syncrun/detail/signature.hpp"
@@ -212,7 +213,8 @@ template <class F>
 inline constexpr bool kCanReplayLoss = false;
 template <class R, class Module, class... P>
 inline constexpr bool kCanReplayLoss<R (*)(Module&, P...)> =
-    kIsLoss<R> && !kWaitsForCount<R> && !std::is_same_v<Module, ::torch::jit::Module>;
+    kIsLoss<R> && !kWaitsForCount<R> && !syncrun::detail::kHasKeep<typename LossResult<R>::type> &&
+    !std::is_same_v<Module, ::torch::jit::Module>;
 template <class R, class Module, class... P>
 inline constexpr bool kCanReplayLoss<R (*)(Module&, P...) noexcept> = kCanReplayLoss<R (*)(Module&, P...)>;
 
@@ -227,7 +229,7 @@ template <BackwardOptions kBackward>
 constexpr const char* why_not_replayed() noexcept {
   if (kBackward.average == GradientAverage::during_backward) return "the gradient is averaged during the backward pass";
   if (kBackward.check == FiniteCheck::gradients) return "FiniteCheck::gradients waits for each gradient";
-  return "the loss is one of TorchScript, or returns a WeightedLoss with further numbers";
+  return "the loss is one of TorchScript, or returns a WeightedLoss with further numbers, or a Keep";
 }
 
 }  // namespace detail
