@@ -128,33 +128,43 @@ class NormalizeOverRanks : public ::torch::autograd::Function<NormalizeOverRanks
   }
 };
 
-/// Counts a batch in training. Returns the weight of its statistics in the running ones.
-double count_batch(SyncBatchNormImpl& norm) {
+/// Counts a batch in training.
+void count_batch(SyncBatchNormImpl& norm) {
+  if (norm.is_training() && norm.num_batches_tracked.defined()) norm.num_batches_tracked += 1;
+}
+
+/// Puts the statistics of a batch that was counted into the running ones. Without a momentum, those are the means over all
+/// batches. The number of batches stays on the device, so the host does not wait, and a step can be replayed.
+void add_to_running(SyncBatchNormImpl& norm, const ::torch::Tensor& mean, const ::torch::Tensor& unbiased_variance) {
   const auto momentum = norm.options.momentum();
-  if (!norm.is_training() || !norm.num_batches_tracked.defined()) return momentum.value_or(0);
-  norm.num_batches_tracked += 1;
-  return momentum.has_value() ? *momentum : 1 / norm.num_batches_tracked.item<double>();
+  const auto add = [&](::torch::Tensor& running, const ::torch::Tensor& of_batch) {
+    const auto values = of_batch.to(running.scalar_type());
+    if (momentum.has_value()) running.mul_(1 - *momentum).add_(values, *momentum);
+    else running.add_((values - running) / norm.num_batches_tracked);
+  };
+  add(norm.running_mean, mean);
+  add(norm.running_var, unbiased_variance);
 }
 
 /// What LibTorch's BatchNorm does.
 ::torch::Tensor normalize_alone(SyncBatchNormImpl& norm, const ::torch::Tensor& input) {
   namespace functional = ::torch::nn::functional;
-  return functional::batch_norm(input, norm.running_mean, norm.running_var,
-                                functional::BatchNormFuncOptions()
-                                    .weight(norm.weight)
-                                    .bias(norm.bias)
-                                    .training(norm.is_training() || !norm.options.track_running_stats())
-                                    .momentum(count_batch(norm))
-                                    .eps(norm.options.eps()));
-}
-
-/// Puts the statistics of a batch into the running ones.
-void add_to_running(SyncBatchNormImpl& norm, const BatchStatistics& batch) {
-  const double weight = count_batch(norm);
-  if (!norm.options.track_running_stats()) return;
-  norm.running_mean.mul_(1 - weight).add_(batch.mean.to(norm.running_mean.scalar_type()), weight);
-  const auto unbiased = batch.variance * (batch.values / (batch.values - 1));
-  norm.running_var.mul_(1 - weight).add_(unbiased.to(norm.running_var.scalar_type()), weight);
+  const bool tracks = norm.options.track_running_stats();
+  auto options = functional::BatchNormFuncOptions()
+                     .weight(norm.weight)
+                     .bias(norm.bias)
+                     .training(norm.is_training() || !tracks)
+                     .momentum(norm.options.momentum().value_or(0))
+                     .eps(norm.options.eps());
+  count_batch(norm);
+  if (norm.options.momentum().has_value() || !norm.is_training() || !tracks)
+    return functional::batch_norm(input, norm.running_mean, norm.running_var, options);
+  const auto mean = ::torch::zeros_like(norm.running_mean);
+  const auto variance = ::torch::zeros_like(norm.running_var);
+  auto output = functional::batch_norm(input, mean, variance, options.momentum(1));
+  const ::torch::NoGradGuard no_gradients;
+  add_to_running(norm, mean, variance);
+  return output;
 }
 
 ::torch::Tensor normalize_together(SyncBatchNormImpl& norm, const ::torch::Tensor& input,
@@ -167,7 +177,9 @@ void add_to_running(SyncBatchNormImpl& norm, const BatchStatistics& batch) {
   {
     const ::torch::NoGradGuard no_gradients;
     const BatchStatistics batch = statistics_of_all(values.detach(), *step);
-    add_to_running(norm, batch);
+    count_batch(norm);
+    if (norm.options.track_running_stats())
+      add_to_running(norm, batch.mean, batch.variance * (batch.values / (batch.values - 1)));
     mean = batch.mean.to(type);
     inverse_deviation = (batch.variance + norm.options.eps()).rsqrt().to(type);
     own_values = batch.own_values;

@@ -274,15 +274,18 @@ TEST_P(LibtorchReplayOnGpus, AGraphIsForItsValuesOnly) {
 // ---- collectives
 
 struct Synchronized : torch::nn::Module {
-  Synchronized() : first(kInputs, 8), norm(8), last(8, 1) {
+  Synchronized()
+      : first(kInputs, 8), norm(8), mean_norm(torch::nn::BatchNormOptions(8).momentum(torch::nullopt)), last(8, 1) {
     register_module("first", first);
     register_module("norm", norm);
+    register_module("mean_norm", mean_norm);
     register_module("last", last);
   }
-  torch::Tensor forward(const torch::Tensor& x) { return last(norm(first(x))).squeeze(1); }
+  torch::Tensor forward(const torch::Tensor& x) { return last(mean_norm(torch::tanh(norm(first(x))))).squeeze(1); }
 
   torch::nn::Linear first;
   lt::SyncBatchNorm norm;
+  lt::SyncBatchNorm mean_norm;  // its running statistics are means over all batches
   torch::nn::Linear last;
 };
 torch::Tensor synchronized_loss(Synchronized& net, sr::Comm&, ReplayRows x, ReplayTargets y) {
@@ -294,7 +297,9 @@ torch::Tensor counting_loss(Synchronized& net, sr::Comm& comm, ReplayRows x, Rep
   return synchronized_loss(net, comm, x, y) * (1 + 1 / comm.all_reduce(1.0, sr::Reduction::sum));
 }
 sr::Gather<float, 2> running_statistics(Synchronized& net) {
-  const auto all = torch::cat({net.norm->running_mean, net.norm->running_var}).cpu();
+  const auto all = torch::cat({net.norm->running_mean, net.norm->running_var, net.mean_norm->running_mean,
+                               net.mean_norm->running_var})
+                       .cpu();
   return {std::vector<float>(all.data_ptr<float>(), all.data_ptr<float>() + all.numel()), sr::Shape{1, all.numel()}};
 }
 
