@@ -104,7 +104,8 @@ class StreamScope final : public CudaScope {
  public:
   StreamScope(CUstream_st* stream, c10::DeviceIndex device, BodyMemory memory)
       : device_(device),
-        has_entered_(memory == BodyMemory::of_graphs && !is_in_pool),
+        has_entered_(!is_in_pool &&
+                     (memory == BodyMemory::of_graphs || syncrun::detail::os::gpu_allocators().is_capturing)),
         guard_(c10::cuda::getStreamFromExternal(stream, device)),
         was_in_body_(is_in_body) {
     limit_libtorch(device);  // may throw
