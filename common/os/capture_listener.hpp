@@ -36,8 +36,9 @@ class CaptureListener {
   /// The capture has ended. The result is null if launches need nothing. Throws Error (usage) if host code has changed the
   /// state in a way that a launch could not repeat. abandon_capture() follows then.
   virtual std::unique_ptr<BeforeLaunch> end_capture() = 0;
-  /// The capture has failed. The state is that before the capture again. Does nothing if there is no capture.
-  virtual void abandon_capture() noexcept = 0;
+  /// The capture has failed. The state is that before the capture again. The result says why, or is null if the library
+  /// does not know it. Does nothing if there is no capture.
+  virtual const char* abandon_capture() noexcept = 0;
 };
 
 /// That of this process. Null if no library has registered.

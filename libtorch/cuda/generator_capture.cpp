@@ -44,7 +44,19 @@ bool is_version_of_headers() {
   return at::show_config().find(version) != std::string::npos;
 }
 
-/// The generator of a GPU. Graphs refer to it. No other thread draws while the worker's thread is here.
+/// Other threads wait with their draws. The mutex is one of LibTorch.
+class GeneratorLock {
+ public:
+  explicit GeneratorLock(at::Generator& generator) : generator_(generator) { generator_.mutex().lock(); }
+  ~GeneratorLock() { generator_.mutex().unlock(); }
+  GeneratorLock(const GeneratorLock&) = delete;
+  GeneratorLock& operator=(const GeneratorLock&) = delete;
+
+ private:
+  at::Generator& generator_;
+};
+
+/// The generator of a GPU. Graphs refer to it.
 class GpuGenerator {
  public:
   explicit GpuGenerator(c10::DeviceIndex device) : device_(c10::kCUDA, device) {}
@@ -62,6 +74,7 @@ class GpuGenerator {
   /// A graph that draws is launched next on this stream.
   void draw(std::uint64_t draws, cudaStream_t stream) {
     at::Generator generator = get();
+    const GeneratorLock lock(generator);
     auto* const state = at::check_generator<at::CUDAGeneratorImpl>(generator);
     const std::uint64_t offset = state->philox_offset_per_thread();
     check_cuda("writing the state of LibTorch's generator",
@@ -86,15 +99,23 @@ class Draws final : public BeforeLaunch {
 
 at::Generator host_generator() { return at::globalContext().defaultGenerator(at::kCPU); }
 
-/// During a capture, the generator of the GPU has another state, which counts the draws.
+at::Tensor host_state() {
+  at::Generator generator = host_generator();
+  const GeneratorLock lock(generator);
+  return generator.get_state();
+}
+
+/// During a capture, the generator of the GPU has another state, which counts the draws. It also says that it was just
+/// seeded. cuDNN's recurrent layers with dropout, and only they, ask for this: they keep random numbers in device memory,
+/// and make new ones after a seed, with a wait that no capture allows. A graph would go on with the old ones.
 template <class State>
 class GeneratorCapture final : public CaptureListener {
  public:
   explicit GeneratorCapture(c10::DeviceIndex device) : gpu_(device) {}
 
   void begin_capture() override {
-    abandon_capture();
-    host_before_ = host_generator().get_state();
+    static_cast<void>(abandon_capture());
+    host_before_ = host_state();
     if constexpr (CanBeCaptured<State>) {
       if (!is_supported_) return;
       // Nobody seeds with this number. LibTorch refuses to set any other seed during a capture, and would ignore the same
@@ -106,14 +127,18 @@ class GeneratorCapture final : public CaptureListener {
       state->offset_extragraph_ = gpu_.places().narrow(0, 1, 1);
       const auto captured = at::Generator(c10::make_intrusive<at::CUDAGeneratorImpl>(gpu_.device().index(), state));
       at::Generator generator = gpu_.get();
+      const GeneratorLock lock(generator);
+      auto* const implementation = at::check_generator<at::CUDAGeneratorImpl>(generator);
       gpu_before_ = generator.graphsafe_get_state();
+      was_seeded_ = implementation->reset_rnn_state();
+      note_seeded(*implementation);
       generator.graphsafe_set_state(captured);
       state_ = std::move(state);
     }
   }
   std::unique_ptr<BeforeLaunch> end_capture() override {
     if (!host_before_.defined()) return nullptr;
-    if (!host_before_.equal(host_generator().get_state())) {
+    if (!host_before_.equal(host_state())) {
       throw Error(
           ErrorKind::usage,
           "the body has drawn random numbers on the host with LibTorch's generator, or has seeded it, and a graph "
@@ -123,32 +148,51 @@ class GeneratorCapture final : public CaptureListener {
     if constexpr (CanBeCaptured<State>) {
       if (state_) draws = state_->offset_intragraph_;
     }
-    put_back();
+    if (put_back() == Recurrent::dropout) throw Error(ErrorKind::usage, kRecurrentDropout);
     if (draws == 0) return nullptr;
     return std::make_unique<Draws>(gpu_, draws);
   }
-  void abandon_capture() noexcept override {
-    if (!host_before_.defined()) return;
+  const char* abandon_capture() noexcept override {
+    if (!host_before_.defined()) return nullptr;
     try {
-      host_generator().set_state(host_before_);
+      at::Generator generator = host_generator();
+      const GeneratorLock lock(generator);
+      generator.set_state(host_before_);
     } catch (const c10::Error&) {  // not of a state that it returned
     }
-    put_back();
+    return put_back() == Recurrent::dropout ? kRecurrentDropout : nullptr;
   }
 
  private:
-  void put_back() noexcept {
+  enum class Recurrent : std::uint8_t { no_dropout, dropout };
+  static constexpr const char* kRecurrentDropout =
+      "a recurrent layer of cuDNN (LSTM, GRU or RNN) has dropout, and keeps its random numbers in a place of its own";
+
+  /// Recurrent layers ask next whether the generator was seeded, and learn that it was.
+  static void note_seeded(at::CUDAGeneratorImpl& generator) { generator.set_offset(generator.get_offset()); }
+
+  /// The generator has the state before the capture again. Returns what host code has used since then.
+  Recurrent put_back() noexcept {
     host_before_.reset();
-    if (!state_) return;
+    if (!state_) return Recurrent::no_dropout;
     at::Generator generator = gpu_.get();
+    const GeneratorLock lock(generator);
     generator.graphsafe_set_state(gpu_before_);
     gpu_before_ = at::Generator();
     state_.reset();
+    auto* const implementation = at::check_generator<at::CUDAGeneratorImpl>(generator);
+    const bool has_asked = !implementation->reset_rnn_state();
+    try {
+      if (was_seeded_) note_seeded(*implementation);
+    } catch (const c10::Error&) {  // not outside a capture
+    }
+    return has_asked ? Recurrent::dropout : Recurrent::no_dropout;
   }
 
   GpuGenerator gpu_;
   bool is_supported_ = is_version_of_headers();
-  at::Tensor host_before_;  // undefined if there is no capture
+  bool was_seeded_ = false;  // before the capture, and no recurrent layer has asked since then
+  at::Tensor host_before_;   // undefined if there is no capture
   at::Generator gpu_before_;
   c10::intrusive_ptr<State> state_;  // null if there is no capture, or if numbers cannot be drawn in graphs
 };

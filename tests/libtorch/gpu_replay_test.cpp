@@ -15,6 +15,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "tests/libtorch/gpu_samples.hpp"
@@ -244,6 +245,53 @@ TEST_P(LibtorchReplayOnGpus, LossesThatSeedOrDrawOnTheHostRunWithoutGraphs) {
                       "set_current_seed");
   expect_not_replayed(run.operator()<host_drawing_loss, BackwardOptions{}>(),
                       run.operator()<host_drawing_loss, kWithoutGraphs>(), "random numbers on the host");
+}
+
+/// cuDNN draws the dropout between the two layers from numbers that LibTorch makes anew after a seed.
+struct DroppedRecurrent : torch::nn::Module {
+  DroppedRecurrent() : layers(torch::nn::LSTMOptions(kInputs, 8).num_layers(2).dropout(0.5)), last(8, 1) {
+    register_module("layers", layers);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto states = std::get<0>(layers->forward(torch::stack({x, x * 0.5, -x})));
+    return last(states[2]).squeeze(1);
+  }
+
+  torch::nn::LSTM layers;
+  torch::nn::Linear last;
+};
+torch::Tensor recurrent_loss(DroppedRecurrent& net, ReplayRows x, ReplayTargets y) {
+  ++host_runs;
+  return models::mean_square(net.forward(lt::tensor(x)), lt::tensor(y));
+}
+
+/// A seed comes between the first run and the capture, or later. Another number of rows makes the numbers anew, too.
+TEST_P(LibtorchReplayOnGpus, DropoutOfRecurrentLayersRunsWithoutGraphs) {
+  for (const int seeded_after : {0, 9}) {
+    SCOPED_TRACE("a seed after step " + std::to_string(seeded_after));
+    const auto run = [&]<BackwardOptions kOptions>() {
+      return trace_of<DroppedRecurrent>([&](Trace& trace, const auto& net, const auto& params) {
+        auto step = lt::train_step<sr::Adam, recurrent_loss, kOptions>(session(), net, params);
+        for (int i = 0; i < 16; ++i) {
+          const std::int64_t rows = i == 11 ? 40 : kRowsOnGpus;
+          trace.numbers.push_back(step(x(), y(), {.learning_rate = 0.01}, {.batch = first_rows(rows)}));
+          if (i == seeded_after) session().function(seed_generators)(99);
+          note_states(trace);
+        }
+      });
+    };
+    const Trace trace = run.operator()<BackwardOptions{}>();
+    const Trace plain = run.operator()<kWithoutGraphs>();
+    EXPECT_THAT(trace.log, HasSubstr("a recurrent layer of cuDNN"));
+    EXPECT_GE(trace.host_runs, plain.host_runs);
+    EXPECT_EQ(first_difference(trace.states, plain.states), "") << "seeds and offsets";
+    ASSERT_EQ(trace.numbers.size(), plain.numbers.size());
+    for (std::size_t i = 0; i < plain.numbers.size(); ++i) {
+      // cuDNN does not promise the same bits. Other random numbers make a difference of more than 1e-3.
+      EXPECT_NEAR(trace.numbers[i], plain.numbers[i], 1e-5) << "step " << i;
+    }
+  }
 }
 
 // ---- values

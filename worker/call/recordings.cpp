@@ -196,7 +196,7 @@ std::string Recordings::record_if_possible(Recording& recording, const Work& wor
     throw;
   } catch (const std::exception& error) {
     first_failed = own_rank;
-    why_not = error.what();
+    why_not = why_failed_ == nullptr ? error.what() : why_failed_;
   }
   if (comm != nullptr) first_failed = comm->agree(first_failed);
   if (first_failed == kSucceeded) return {};
@@ -207,7 +207,7 @@ std::string Recordings::record_if_possible(Recording& recording, const Work& wor
   return "a replayable function runs without a CUDA graph from now on, which is slower, because its work could not be "
          "captured: " +
          why_not +
-         ". Its body must not wait for the device, or seed a generator of random numbers";
+         ". Its body must not wait for the device, draw random numbers on the host, or seed a generator of them";
 }
 
 void Recordings::record(Recording& recording, const Work& work) {
@@ -230,7 +230,7 @@ void Recordings::record(Recording& recording, const Work& work) {
   } catch (...) {
     is_capturing_ = false;
     outputs_.record_to(nullptr);
-    graphs_->abandon_capture();
+    why_failed_ = graphs_->abandon_capture();
     throw;
   }
   outputs_.record_to(nullptr);

@@ -106,6 +106,7 @@ class Recordings {
   RecordingKey key_;                  // of the current slice
   Values values_;                     // those of its arguments that the key contains
   Values own_values_;                 // those of them that only this rank has
+  const char* why_failed_ = nullptr;  // the last capture, if the device knows it
   std::map<RecordingKey, Recording> recordings_;
   std::map<std::uint64_t, FailedCaptures> failed_captures_;  // by the offset of the FunctionEntry
   std::map<std::uint64_t, NewValues> new_values_;            // by the same

@@ -194,7 +194,8 @@ class GraphRecorder : public DevicePart {
   /// Error (cuda) if something could not be captured.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
-  virtual void abandon_capture() noexcept = 0;
+  /// The result says why the capture failed, or is null if the device does not know it.
+  virtual const char* abandon_capture() noexcept = 0;
   virtual void launch(DeviceGraph& graph) = 0;
   /// Changes whenever all graphs become invalid, because a communicator has ended.
   virtual std::uint64_t generation() const noexcept { return 0; }

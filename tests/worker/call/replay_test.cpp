@@ -36,13 +36,17 @@ class CountingGraphs final : public worker::devices::GraphRecorder {
     if (!can_capture) throw Error(ErrorKind::cuda, "the body waited");
     return graphs_.end_capture();
   }
-  void abandon_capture() noexcept override { graphs_.abandon_capture(); }
+  const char* abandon_capture() noexcept override {
+    graphs_.abandon_capture();
+    return why_failed;
+  }
   void launch(worker::devices::DeviceGraph& graph) override {
     ++launches;
     graphs_.launch(graph);
   }
 
   bool can_capture = true;
+  const char* why_failed = nullptr;
   int captures = 0;
   int launches = 0;
 
@@ -281,6 +285,15 @@ TEST_F(Replay, RunsWorkThatNeedNotBeCapturedAndSaysWhyOnce) {
   EXPECT_EQ(runs, 6);
   EXPECT_EQ(graphs_.captures, 1);
   EXPECT_EQ(graphs_.launches, 0);
+}
+
+TEST_F(Replay, SaysWhatTheDeviceKnowsOfAFailedCapture) {
+  capture = Capture::if_possible;
+  graphs_.can_capture = false;
+  graphs_.why_failed = "the reason";
+  call(all);
+  call(all);
+  EXPECT_NE(why_not.find("captured: the reason."), std::string::npos) << why_not;
 }
 
 TEST_F(Replay, IsNotTriedForEverIfTheBodyFailsAfterEachCapture) {

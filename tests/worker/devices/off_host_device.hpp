@@ -300,10 +300,11 @@ class OffHostDevice : public detail::worker::devices::WorkerDevice {
       recording_->steps = end();
       return std::move(recording_);
     }
-    void abandon_capture() noexcept override {
-      if (!recording_) return;
+    const char* abandon_capture() noexcept override {
+      if (!recording_) return nullptr;
       end();
       recording_.reset();
+      return nullptr;
     }
     void launch(detail::worker::devices::DeviceGraph& graph) override {
       queue_.push_all(static_cast<Graph&>(graph).steps);

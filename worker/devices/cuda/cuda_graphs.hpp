@@ -68,7 +68,7 @@ class CudaGraphs final : public GraphRecorder {
     return std::make_unique<CudaGraph>(std::move(exec), all_, std::move(held),
                                        listener == nullptr ? nullptr : listener->end_capture());
   }
-  void abandon_capture() noexcept override {
+  const char* abandon_capture() noexcept override {
     if (memory_.is_holding()) {
       const std::vector<HeldBlock> held = memory_.end_hold();
       cudaGraph_t captured = nullptr;
@@ -76,7 +76,8 @@ class CudaGraphs final : public GraphRecorder {
       Graph(captured).reset();
       static_cast<void>(cudaGetLastError());
     }
-    if (auto* const listener = os::capture_listener()) listener->abandon_capture();
+    auto* const listener = os::capture_listener();
+    return listener == nullptr ? nullptr : listener->abandon_capture();
   }
   void launch(DeviceGraph& graph) override { static_cast<CudaGraph&>(graph).launch(memory_.stream()); }
   std::uint64_t generation() const noexcept override { return generation_; }
