@@ -45,7 +45,7 @@ class Number {
 ///
 /// It does not wait for the device, in contrast to `value.item<double>()`. So a step with such numbers can be replayed on
 /// CUDA devices (docs/libtorch.md, "Replay"). The number is that of this moment, in the type of the result. Called in a
-/// loss, or in a body with a Guard. Throws Error (usage) if the tensor has not one element.
+/// loss, or in a body with a Guard. Throws Error (usage) if the tensor does not have exactly one element.
 [[nodiscard]] inline Number number(::torch::Tensor tensor) { return Number(std::move(tensor)); }
 
 }  // namespace syncrun::libtorch
