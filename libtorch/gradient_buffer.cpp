@@ -103,6 +103,7 @@ BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
     result_ = ::torch::zeros({3}, ::torch::TensorOptions().dtype(::torch::kFloat64).device(device_));
   }
   parameters_ = find_parameters(known_);
+  next_id_ = proposed_next_id_;
   elements_ = count_elements(parameters_);
   state_ = std::make_shared<ModuleState>(module_, parameters_);
 }

@@ -94,7 +94,7 @@ PreparedWorker::PreparedWorker(CudaWorker& worker, Comm* comm, BodyMemory memory
 
 PreparedWorker::~PreparedWorker() {
   ConvertedParameters::of_thread().unbind();
-  note_loss_scale(LossScale::unknown);
+  if (scope_.outer == nullptr) note_loss_scale(LossScale::unknown);
   innermost_scope = scope_.outer;
   const bool is_of_outer = scope_.outer != nullptr && scope_.outer->comm == scope_.comm;
   if (scope_.comm && !is_of_outer) scope_.comm->comm = nullptr;

@@ -75,10 +75,11 @@ std::vector<BoundParameter> BoundModule::find_parameters(std::vector<KnownTensor
     });
   };
   std::vector<KnownTensor> now;
+  proposed_next_id_ = next_id_;
   for (const auto& each : module_->parameters()) {
     if (!each.defined() || of(now, each) != now.end()) continue;
     const auto before = of(known_, each);
-    now.push_back({each, each.sizes().vec(), before == known_.end() ? next_id_++ : before->id});
+    now.push_back({each, each.sizes().vec(), before == known_.end() ? proposed_next_id_++ : before->id});
   }
   std::vector<BoundParameter> found = trained_parameters(*module_);
   for (BoundParameter& each : found) {
@@ -128,7 +129,10 @@ std::string BoundModule::layout(const std::vector<BoundParameter>& parameters) c
 void BoundModule::begin_change(const FlatVector& params) {
   if (!before_.empty()) {  // the change before was laid out here, but not on all ranks
     parameters_ = std::exchange(before_, {});
+    known_ = std::move(known_before_);
+    next_id_ = next_id_before_;
     elements_ = count_elements(parameters_);
+    --changes_;
   }
   if (!is_changing_) bind_to_read(params);
   else check_size(params);
@@ -160,7 +164,9 @@ void BoundModule::propose_change() {
 void BoundModule::accept_change() {
   if (!is_proposed_) refuse_module("change: this worker has not changed its module");
   before_ = std::exchange(parameters_, std::move(proposed_));
-  known_ = std::move(proposed_known_);
+  known_before_ = std::exchange(known_, std::move(proposed_known_));
+  next_id_before_ = std::exchange(next_id_, proposed_next_id_);
+  ++changes_;
   proposed_.clear();
   proposed_known_.clear();
   is_proposed_ = false;
@@ -171,6 +177,7 @@ void BoundModule::accept_change() {
 
 void BoundModule::end_change() {
   before_.clear();
+  known_before_.clear();
   is_changing_ = false;
 }
 

@@ -217,21 +217,20 @@ class TrainStep {
                                         "names. Make the step again after change()");
     detail::check_layout(params.record, layout_, name());
   }
-  /// The state and the plan for a new layout of the parameters.
-  detail::StepVectors moved(const detail::StepLayout& layout) const {
+  /// The state and the plan, for a new layout of the parameters.
+  detail::StepVectors vectors() const {
     const bool skips =
         detail::StepPlan(std::span<double>(const_cast<double*>(plan_numbers_.data()), plan_numbers_.size()))
             .is_skipping();
-    const std::int64_t elements = layout.before.empty() ? 0 : layout.before.back().end;
-    detail::StepVectors before{sizeof(T),     {},
-                               plan_numbers_, skips ? NonFiniteGradient::skip : NonFiniteGradient::error,
-                               kept_,         range_.value_or(ParameterRange{0, elements})};
+    detail::StepVectors all{sizeof(T),     {},
+                            plan_numbers_, skips ? NonFiniteGradient::skip : NonFiniteGradient::error,
+                            kept_,         range_.value_or(ParameterRange{0, params_.shape(0)[0]})};
     for (const Shared<T, 1>& vector : state_) {
       const Array<T, 1> whole = form_ == StepForm::sharded ? vector.gather() : vector.get(0);
       const auto bytes = std::as_bytes(whole.span());
-      before.state.emplace_back(bytes.begin(), bytes.end());
+      all.state.emplace_back(bytes.begin(), bytes.end());
     }
-    return detail::move_parts(before, layout, steps_);
+    return all;
   }
   /// The parameters have that layout. The gradient is zero.
   void lay_out(const detail::StepVectors& after) {

@@ -270,9 +270,67 @@ TEST_P(LibtorchRestore, SaysIfNoRankHasKeptItsModule) {
   models::lt::change<add_middle>(*session_, net, params, std::tie(step), kWidth, 0.1);
   const auto before = params.get(0).to_vector();
   for (int rank = 0; rank < GetParam(); ++rank) lose(rank);
+  if (GetParam() > 1) {  // else the variable is lost too
+    EXPECT_ERROR(models::lt::change<freeze_first>(*session_, net, params, std::tie(step)), sr::ErrorKind::usage,
+                 "change: no rank has kept its module");
+  }
   EXPECT_EQ(models::lt::restore(*session_, net), models::lt::Restored::as_constructed);
   params.broadcast(before);
   if (GetParam() > 1) step(*x_, *y_, {});
+}
+
+void add_second_bias(Growing& net) {
+  if (net.named_children().contains("extra")) net.unregister_module("extra");  // of a change that failed
+  net.first->register_parameter("second", torch::zeros({kWidth}));
+}
+void add_third_bias(Growing& net) { net.first->register_parameter("third", torch::zeros({kWidth})); }
+torch::Tensor loss_of_biases(Growing& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
+  torch::Tensor hidden = net.first(tensor(x));
+  for (const auto* const name : {"second", "third"}) {
+    const auto parameters = net.first->named_parameters(false);
+    const auto* const found = parameters.find(name);
+    if (found != nullptr) hidden = hidden + (name[0] == 's' ? 1 : 3) * *found;
+  }
+  return models::mean_square(net.last(torch::tanh(hidden)).squeeze(1), tensor(y));
+}
+/// All ranks propose what they have, and rank 0 has a layer more.
+void differ_on_rank_0(Growing& net) {
+  if (std::string(std::getenv("RANK")) == "0") net.register_module("extra", nn::Linear(2, 2));
+}
+void freeze_biases(Growing& net) {
+  auto parameters = net.first->named_parameters(false);
+  for (const auto* const name : {"second", "third"}) parameters[name].requires_grad_(false);
+}
+void unfreeze_biases(Growing& net) {
+  auto parameters = net.first->named_parameters(false);
+  for (const auto* const name : {"second", "third"}) parameters[name].requires_grad_(true);
+}
+
+/// The state of a frozen parameter goes to the same parameter, although a change has failed and rank 0 was replaced.
+TEST_P(LibtorchRestore, AFrozenParameterGetsItsOwnState) {
+  if (GetParam() == 1) return;
+  const auto state_after = [&](bool is_disturbed) {
+    const auto net = session_->replicate<Replica<Growing>>(kSeed);
+    auto params = parameters(*session_, net);
+    auto step = models::lt::train_step<sr::Adam, loss_of_biases>(*session_, net, params);
+    const auto steps = std::tie(step);
+    if (is_disturbed) {
+      EXPECT_ERROR(models::lt::change<differ_on_rank_0>(*session_, net, params, steps), sr::ErrorKind::usage,
+                   "the modules differ");
+    }
+    models::lt::change<add_second_bias>(*session_, net, params, steps);
+    models::lt::change<add_third_bias>(*session_, net, params, steps);
+    for (int i = 0; i < 3; ++i) step(*x_, *y_, {.learning_rate = 0.02});
+    models::lt::change<freeze_biases>(*session_, net, params, steps);
+    if (is_disturbed) {
+      lose(0);
+      EXPECT_EQ(models::lt::restore(*session_, net), models::lt::Restored::from_a_rank);
+    }
+    models::lt::change<unfreeze_biases>(*session_, net, params, steps);
+    step(*x_, *y_, {.learning_rate = 0.02});
+    return step.state()[0].get(0).to_vector();
+  };
+  EXPECT_EQ(state_after(true), state_after(false));
 }
 
 /// Dies in the change itself, if the file exists.

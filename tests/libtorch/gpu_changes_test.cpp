@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -109,12 +110,35 @@ TEST_P(LibtorchChangesOnGpus, AreCapturedAnew) {
   EXPECT_EQ(train(), 4);
 }
 
+void replace_and_throw(Growing& net) {
+  growing::replace_last(net);
+  throw std::runtime_error("no such layer");
+}
+
+/// A graph that was captured before would run without the check of the module.
+TEST_P(LibtorchChangesOnGpus, ThatFailAreErrorsOfCapturedStepsToo) {
+  const auto net = session().replicate<Replica<Growing>>(kSeed);
+  auto params = parameters(session(), net);
+  auto step = models::lt::train_step<sr::Adam, counted_loss>(session(), net, params);
+  const auto evaluate = models::lt::evaluation<growing::loss>(session(), net, params);
+  for (int i = 0; i < 8; ++i) {
+    step(x(), y(), {.learning_rate = 0.02});
+    evaluate(x(), y());
+  }
+  EXPECT_ERROR(change<replace_and_throw>(session(), net, params, std::tie(step)), sr::ErrorKind::function,
+               "no such layer");
+  EXPECT_ERROR(step(x(), y(), {}), sr::ErrorKind::function, "the last change() of the module has failed");
+  EXPECT_ERROR(evaluate(x(), y()), sr::ErrorKind::function, "the last change() of the module has failed");
+  change<growing::replace_last>(session(), net, params, std::tie(step));
+  step(x(), y(), {.learning_rate = 0.02});
+}
+
 // ---- float16 ----
 
 torch::Tensor float16_loss(models::Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
   const Autocast autocast(torch::kFloat16);
   const auto output = net.forward(tensor(x));
-  EXPECT_EQ(output.scalar_type(), torch::kFloat16);
+  if (output.scalar_type() != torch::kFloat16) throw std::logic_error("not in float16");  // nobody reads EXPECT here
   return models::mean_square(output.to(torch::kFloat32), tensor(y));
 }
 /// With Syncrun's functions, and gradients that vanish in float16 without a scale.

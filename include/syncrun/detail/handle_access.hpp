@@ -77,14 +77,14 @@ struct HandleAccess {
     return step.verified();
   }
 
-  /// Three parts of a new layout of a train step's parameters: checks the step, computes its vectors, and sets them.
+  /// Three parts of a new layout of a train step's parameters: checks the step, gets its vectors, and sets them.
   template <class Step, class Record>
   static void check_may_move(const Step& step, const Record& params) {
     step.check_may_move(params);
   }
-  template <class Step, class Layout>
-  static auto moved(const Step& step, const Layout& layout) {
-    return step.moved(layout);
+  template <class Step>
+  static auto vectors(const Step& step) {
+    return step.vectors();
   }
   template <class Step, class Vectors>
   static void lay_out(Step& step, const Vectors& vectors) {

@@ -97,6 +97,13 @@ std::shared_ptr<ChangeHistory<Net>> history_of(const Replicated<Replica<Net>>& n
   return std::static_pointer_cast<ChangeHistory<Net>>(syncrun::detail::history_of(*net.record()));
 }
 
+/// Whether an argument of a change can be kept for a worker that comes later.
+template <class T>
+inline constexpr bool kCanKeep = std::is_same_v<T, std::string>;
+template <class T>
+  requires(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !requires(const T& value) { value.data(); })
+inline constexpr bool kCanKeep<T> = true;
+
 template <class Net>
 void end_change(Session& session, const Replicated<Replica<Net>>& net) {
   session.function(&Replica<Net>::end_change, net, "change")();
@@ -173,15 +180,21 @@ void sync_from(Session& session, const Replicated<Replica<Net>>& net, int rank) 
 /// it. In a step, a parameter that stays keeps the state of the rule and its group. A new one, also with the name of an
 /// old one, has the state zero and no group. A frozen one keeps its state until it is unfrozen. As in PyTorch, rules with
 /// a number of steps (such as Adam) count for each parameter the steps in which it was trained. A checkpoint does not
-/// contain these differences. TrainStep::gradient() is zero. Each rank has the values of rank 0, also in buffers.
+/// contain these differences. TrainStep::gradient() is zero. Each rank has the values of the first rank that
+/// has kept its module, which is rank 0 unless it was replaced, also in buffers.
 ///
 /// Throws Error (usage) before the function is called, if a step has another variable, or a range without being a stage of a
-/// staged step. Throws Error (usage) also if the modules then differ between ranks, or have no parameters, or none in the
-/// network of a stage, and Error (function) for an error of the function. After that, `params` and the steps are as before,
-/// but the modules may be changed: all calls with them are errors until another change() succeeds. If a worker is lost
-/// meanwhile (OnWorkerLost::respawn), this is also so, unless all modules are changed already: then the steps are errors
-/// that say to make them again. A step of `params` that is not in `steps` is an error from then on, and so is a step with a
-/// range.
+/// staged step, or if the state of a step or `params` is undefined. Throws Error (usage) also if the modules then differ
+/// between ranks, or have no parameters, or none in the network of a stage, and Error (function) for an error of the
+/// function. After that, `params` and the steps are as before, but the modules may be changed: all calls with them are errors
+/// until another change() succeeds. A step of `params` that is not in `steps` is an error from then on, and so is a step with
+/// a range.
+///
+/// In a session that replaces lost workers (OnWorkerLost::respawn), the changes that succeeded are repeated on new workers,
+/// see restore(). So the arguments are values or texts, and a function that fails must leave the module as it was. If a
+/// worker is lost in change(), call it again: then the function runs a second time on the ranks that it has already
+/// changed, so it must see whether it has. If the worker was lost after all modules were laid out, the steps are errors
+/// that say to make them again.
 template <auto kChange, class Net, class T, class... Steps, class... Arguments>
 void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>& params, std::tuple<Steps&...> steps,
             const Arguments&... arguments) {
@@ -195,6 +208,23 @@ void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>&
       moving);
   detail::RenewedRanks renewed(session, net);
   const int source = std::max(renewed.source(session.world_size()), 0);
+  auto history = detail::history_of(net);
+  if (history && renewed.source(session.world_size()) == -1)
+    throw Error(ErrorKind::usage,
+                "change: no rank has kept its module, so frozen parameters and buffers have the values of the "
+                "constructor. Call restore(session, net), and read them from a file with load()");
+  const bool is_kept = syncrun::detail::replaces_lost_workers(*Access::core(session));
+  if (is_kept && !(detail::kCanKeep<syncrun::detail::Stored<Arguments>> && ...))
+    throw Error(ErrorKind::usage,
+                "change: the session replaces lost workers (OnWorkerLost::respawn), and repeats the change on them, "
+                "expected arguments that are numbers, other values without pointers, or texts");
+  constexpr std::size_t kSteps = std::tuple_size_v<decltype(moving)>;
+  const auto vectors_before = std::apply(
+      [](const auto&... each) {
+        return std::array<syncrun::detail::StepVectors, kSteps>{Access::vectors(each.step)...};
+      },
+      moving);
+  const std::vector<T> old = params.get(source).to_vector();
   using Bodies = detail::ChangeBodies<kChange, Net, T, decltype(kChange)>;
   const auto changed = session.function(Bodies::template body<CpuWorker>(), Bodies::template body<CudaWorker>(), net,
                                         "change")(arguments..., params);
@@ -203,21 +233,17 @@ void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>&
   const auto before = detail::step_parts(described.before);
   const auto after = detail::step_parts(described.after);
   const auto parts = detail::parts_of(session, net, detail::Layout::proposed);
-  constexpr std::size_t kSteps = std::tuple_size_v<decltype(moving)>;
-  const auto range_for = [&](const std::string& network) {
-    return network.empty() ? ParameterRange{0, changed.elements.value()}
-                           : detail::range_among(parts, network, "change");
-  };
-  const auto layout_for = [&](const std::string& network) {
-    return syncrun::detail::StepLayout{before, after, described.ids.span(), range_for(network)};
+  std::size_t at = 0;
+  const auto move = [&](std::int64_t steps, const std::string& network) {
+    const ParameterRange range =
+        network.empty() ? ParameterRange{0, changed.elements.value()} : detail::range_among(parts, network, "change");
+    return syncrun::detail::move_parts(vectors_before[at++], {before, after, described.ids.span(), range}, steps);
   };
   const auto vectors = std::apply(
       [&](const auto&... each) {
-        return std::array<syncrun::detail::StepVectors, kSteps>{Access::moved(each.step, layout_for(each.network))...};
+        return std::array<syncrun::detail::StepVectors, kSteps>{move(each.step.steps(), each.network)...};
       },
       moving);
-  const std::vector<T> old = params.get(source).to_vector();
-  syncrun::detail::raise_layout(record);  // a step that is not laid out below is an error from now on
   try {
     params.broadcast(std::vector<T>(static_cast<std::size_t>(changed.elements.value())));
     session.function(&Replica<Net>::template lay_out<CpuWorker, T>, &Replica<Net>::template lay_out<CudaWorker, T>, net,
@@ -227,8 +253,8 @@ void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>&
     params.broadcast(old);
     throw;
   }
-  auto history = detail::history_of(net);
-  if (syncrun::detail::replaces_lost_workers(*Access::core(session))) {
+  syncrun::detail::raise_layout(record);  // a step that is not laid out below is an error from now on
+  if (is_kept) {
     if (!history) syncrun::detail::history_of(*net.record()) = history = std::make_shared<detail::ChangeHistory<Net>>();
     const auto number = static_cast<std::int64_t>(history->changes.size());
     history->changes.push_back([number, kept = std::tuple<syncrun::detail::Stored<Arguments>...>(arguments...)](
@@ -242,7 +268,7 @@ void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>&
   detail::end_change(session, net);
   if (history) history->is_ending = false;
   if (changed.has_buffers.value() != 0) detail::sync_from(session, net, source);
-  std::size_t at = 0;
+  at = 0;
   std::apply([&](auto&... each) { (Access::lay_out(each.step, vectors[at++]), ...); }, moving);
   renewed.done();
 }
@@ -273,6 +299,7 @@ Restored restore(Session& session, const Replicated<Replica<Net>>& net) {
   if (renewed.is_empty()) return Restored::nothing;
   const auto description = session.function(&Replica<Net>::template describe<double>, net, "restore")();
   detail::check_layouts("restore", description.layouts.span());
+  session.function(&Replica<Net>::release_stages, net, "restore")();  // a staged step could not reach new modules
   const int source = renewed.source(session.world_size());
   if (source != -1 && description.has_buffers.value() != 0) detail::sync_from(session, net, source);
   renewed.done();

@@ -379,8 +379,8 @@ FoundData look_at_data(const LoaderOptions& options, Arguments... arguments) {
 /// stateful data set. The tensors of an example become rows of the fields of `Batch`, in their order. Their types must
 /// be those of the fields, and all examples must have the same shape. Stack is optional.
 ///
-/// `Sampler` gives the order, by default that of torch::data::samplers::RandomSampler: before epoch e, the loader calls LibTorch's manual_seed(seed + e) and the sampler's
-/// reset(). So the order depends only on the seed and the epoch, and with RandomSampler it is that of LibTorch, and of
+/// `Sampler` gives the order, by default that of torch::data::samplers::RandomSampler. Before epoch e, the loader calls
+/// LibTorch's manual_seed(seed + e) and the sampler's reset(). So the order depends only on the seed and the epoch, and with RandomSampler it is that of LibTorch, and of
 /// Python's DistributedSampler for one rank. The sampler is constructed with the number of examples. For another
 /// constructor, the factory returns a std::pair of the data set and the sampler. A sampler must not remember anything
 /// of earlier epochs. Use no rank and no number of ranks: a call divides the rows of a batch among the ranks.

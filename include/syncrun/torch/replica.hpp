@@ -297,6 +297,8 @@ class Replica final {
   /// For change(): runs the program's function, and describes the module that it leaves.
   template <auto kChange, class Worker, class T, class... P>
   detail::ReplicaDescription change(Worker& worker, P... inputs, Local<const T, 1> params) {
+    syncrun::detail::forget_graphs(syncrun::detail::HandleAccess::command_loop(worker));  // also if it fails
+    slices_.release();
     return Guard(worker).run([&] {
       bound_.begin_change(detail::FlatVector(params));
       propose<kChange>(inputs...);
@@ -306,13 +308,12 @@ class Replica final {
   /// For restore(): the same on a worker that replaces a lost one, for the change with this number. The values come later.
   template <auto kChange, class Worker, class... P>
   void repeat_change(Worker& worker, std::int64_t number, P... inputs) {
-    if (number < repeated_) return;
+    if (number < bound_.changes()) return;
     Guard(worker).run([&] {
       bound_.begin_repeated_change();
       propose<kChange>(inputs...);
       bound_.accept_change();
       bound_.end_change();
-      ++repeated_;
     });
   }
   /// For change(): where the parameters are and will be.
@@ -331,7 +332,6 @@ class Replica final {
       bound_.accept_change();
       bound_.store(detail::FlatVector(params));
     });
-    syncrun::detail::forget_graphs(syncrun::detail::HandleAccess::command_loop(worker));
   }
   /// All ranks have laid out the change.
   void end_change() { bound_.end_change(); }
@@ -569,7 +569,7 @@ class Replica final {
   }
   template <auto kChange, class... P>
   void propose(P&... inputs) {
-    const detail::SeededScope scope(seed_ + ++changes_);
+    const detail::SeededScope scope(seed_ + 1 + static_cast<std::uint64_t>(bound_.changes()));
     kChange(kept_.net(), inputs...);
     bound_.propose_change();
   }
@@ -590,8 +590,6 @@ class Replica final {
   detail::KeptModule<Net> kept_;
   detail::BoundModule bound_;
   std::uint64_t seed_;
-  std::uint64_t changes_ = 0;
-  std::int64_t repeated_ = 0;  // changes, since this worker has replaced a lost one
   detail::KeptSlices slices_;
   std::array<bool, 2> has_said_why_{};  // that it is an option; that it is the loss
 };

@@ -97,7 +97,7 @@ class StagedStep {
   void release() const {
     try {
       release_();
-    } catch (const Error&) {  // the step throws what came first
+    } catch (...) {  // the step throws what came first; restore() releases too
     }
   }
 

@@ -178,6 +178,8 @@ class SYNCRUN_EXPORT BoundModule {
   /// another begin_change() goes back to the parameters before.
   void accept_change();
   void end_change();
+  /// The number of changes that were accepted, in all modules that this one replaces too.
+  std::int64_t changes() const noexcept { return changes_; }
 
   /// Copies the present values of the parameters into `params`, and binds the module to it.
   void store(const FlatVector& params);
@@ -256,11 +258,15 @@ class SYNCRUN_EXPORT BoundModule {
       result_;  // on a CUDA device: the loss of the last step or evaluation, its count, and that of the step
   std::vector<BoundParameter> parameters_;
   std::vector<BoundParameter> proposed_;
-  std::vector<BoundParameter> before_;                             // from accept_change() until end_change()
+  std::vector<BoundParameter> before_;  // from accept_change() until end_change(), as the next two
+  std::vector<KnownTensor> known_before_;
+  std::int64_t next_id_before_ = 0;
   std::vector<KnownTensor> known_;                                 // all parameters of the module
   std::vector<KnownTensor> proposed_known_;                        // those after begin_change()
   std::vector<std::pair<std::int64_t, ::torch::Tensor>> masters_;  // by id: values of converted parameters
-  std::int64_t next_id_ = 0;
+  std::int64_t next_id_ = 0;           // equal on all ranks: what was only proposed does not count
+  std::int64_t proposed_next_id_ = 0;  // after what is proposed
+  std::int64_t changes_ = 0;
   bool is_changing_ = false;  // from begin_change() until end_change()
   bool is_proposed_ = false;
   std::int64_t elements_ = 0;

@@ -59,6 +59,8 @@ template <class Net>
 void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferSync how = BufferSync::mean) {
   session.function(&Replica<Net>::template sync_buffers<CpuWorker>, &Replica<Net>::template sync_buffers<CudaWorker>,
                    net, "sync_buffers")(how, 0);
+  // Without a change, a new module lacks nothing else.
+  if (!syncrun::detail::history_of(*net.record())) static_cast<void>(syncrun::detail::take_renewed(*net.record()));
 }
 
 /// Makes a shared variable of the module's parameters: one flat vector, with the parameters in the order of
@@ -153,7 +155,7 @@ inline Verification compared(const ReplicaChecksums& found) {
 /// Compares the modules of all ranks by checksums: parameters, frozen parameters and buffers. The result names the
 /// first tensor that differs on each rank from that of rank 0. Buffers such as BatchNorm's running statistics differ
 /// until sync_buffers(). On GPUs, copies the modules to the host. Throws the errors of a call. Throws Error (function) also
-/// if the module has parameters of 16 bits: their values are in the variable, see below.
+/// if the module has parameters of a smaller type than the variable: their values are in the variable, see below.
 template <class Net>
 Verification verify_replicas(Session& session, const Replicated<Replica<Net>>& net) {
   return detail::compared(session.function(&Replica<Net>::template checksums<CpuWorker>,
