@@ -59,6 +59,13 @@ struct MeetingPurpose {
   friend bool operator==(const MeetingPurpose&, const MeetingPurpose&) = default;
 };
 
+/// What the caller of a collective says about it. Ranks with other labels get an error. They compare the hash, which is 0
+/// without a label, and the text is for the message: its end, if it is too long.
+struct CollectiveLabel {
+  std::uint32_t hash = 0;
+  std::array<char, 60> text{};
+};
+
 /// What a rank contributes to a collective. Each rank uses two in turn, because a fast rank may enter the next
 /// collective before a slow rank has read the contribution to this one.
 inline constexpr std::uint64_t kNotInSegment = ~std::uint64_t{0};
@@ -72,6 +79,7 @@ struct Contribution {
   Reduction reduction;
   std::int32_t root;
   MeetingPurpose purpose{};
+  CollectiveLabel label{};  // Meetings fills it in
 };
 
 /// A value with a key that a rank publishes for its peers (see Rendezvous).

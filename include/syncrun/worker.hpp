@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <ranges>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -177,7 +178,28 @@ class SYNCRUN_EXPORT Comm {
     return {std::ranges::data(range), detail::count_of(range)};
   }
 
+  friend class CollectiveLabel;
+
   detail::RawComm raw_;
+};
+
+/// In its lifetime, the collectives of a Comm have a label, which the ranks compare as they compare lengths and types. So
+/// collectives of equal lengths in another order are an error that names both labels, on every rank:
+///
+///   const CollectiveLabel label(comm, "block 3");
+///   comm.all_gather(part, all);
+///
+/// On CUDA devices, NCCL does not compare it. There, only members that go through the host do. A Comm has one label at a
+/// time. Error messages show the last 59 characters.
+class SYNCRUN_EXPORT CollectiveLabel {
+ public:
+  CollectiveLabel(Comm& comm, std::string_view label);
+  ~CollectiveLabel();
+  CollectiveLabel(const CollectiveLabel&) = delete;
+  CollectiveLabel& operator=(const CollectiveLabel&) = delete;
+
+ private:
+  detail::CommCore* core_;
 };
 
 }  // namespace syncrun

@@ -59,6 +59,8 @@ void CpuComm::count(std::size_t bytes) noexcept {
   attachment_.count(protocol::Count::collective_bytes, bytes);
 }
 
+void CpuComm::set_label(std::string_view text) noexcept { meetings_.set_label(text); }
+
 // ---- buffers --------------------------------------------------------------------------------------------------
 
 std::byte* CpuComm::buffers_of(int session_rank) const noexcept {

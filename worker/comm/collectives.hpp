@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "common/arrays/row_range.hpp"
@@ -130,6 +131,8 @@ class CommCore {
   virtual void leave() noexcept {}
   /// For metrics: a collective begins whose whole array has this size.
   virtual void count([[maybe_unused]] std::size_t bytes) noexcept {}
+  /// See syncrun::CollectiveLabel. Empty: no label.
+  virtual void set_label([[maybe_unused]] std::string_view text) noexcept {}
 };
 
 /// Marks the time that a body spends in a collective. If an exception leaves the collective, the phase stays, so the
@@ -242,6 +245,7 @@ class CpuComm final : public CommCore {
     own_time_.resume();
   }
   SYNCRUN_EXPORT_FOR_CUDA void count(std::size_t bytes) noexcept override;
+  SYNCRUN_EXPORT_FOR_CUDA void set_label(std::string_view text) noexcept override;
   /// The time of this rank without its collectives.
   OwnTime& own_time() noexcept { return own_time_; }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/arrays/reduce.hpp"
@@ -109,6 +110,11 @@ std::vector<std::int64_t> Comm::lengths(std::int64_t own) {
   raw_.core->exchange({&own, 1}, all);
   return all;
 }
+
+CollectiveLabel::CollectiveLabel(Comm& comm, std::string_view label) : core_(comm.raw_.core) {
+  core_->set_label(label);
+}
+CollectiveLabel::~CollectiveLabel() { core_->set_label({}); }
 
 namespace detail {
 

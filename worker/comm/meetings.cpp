@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/text/errors.hpp"
+#include "common/text/fixed_text.hpp"
 #include "worker/comm/call_interruption.hpp"
 
 namespace syncrun::detail::worker::comm {
@@ -28,13 +29,23 @@ const char* name_of(protocol::CollectiveKind kind) noexcept {
 
 bool agree(const protocol::Contribution& a, const protocol::Contribution& b) noexcept {
   return a.operation == b.operation && a.elements == b.elements && a.dtype == b.dtype && a.reduction == b.reduction &&
-         a.root == b.root && a.division == b.division && a.purpose == b.purpose;
+         a.root == b.root && a.division == b.division && a.purpose == b.purpose && a.label.hash == b.label.hash;
+}
+
+std::uint32_t hash_of(std::string_view text) noexcept {  // FNV-1a
+  std::uint32_t hash = 2166136261U;
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619U;
+  return hash == 0 ? 1 : hash;
+}
+
+std::string labelled(const protocol::Contribution& one) {
+  return one.label.hash == 0 ? "" : " for " + std::string(text::get_text(one.label.text));
 }
 
 /// For the error: describes the collective that a rank calls, and how it differs from `other`.
 std::string describe(const protocol::Contribution& one, const protocol::Contribution& other) {
   if (one.operation == protocol::CollectiveKind::barrier) {
-    return one.purpose == protocol::MeetingPurpose{} ? "barrier" : "one that has to be set up first";
+    return one.purpose == protocol::MeetingPurpose{} ? "barrier" + labelled(one) : "one that has to be set up first";
   }
   std::string text = std::string(name_of(one.operation)) + " of " + std::to_string(one.elements) + " ";
   switch (one.operation) {
@@ -48,6 +59,7 @@ std::string describe(const protocol::Contribution& one, const protocol::Contribu
     case protocol::CollectiveKind::reduce_scatter:
       text += std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
   }
+  text += labelled(one);
   if (one.operation != other.operation) return text;
   if (one.root != other.root) text += " with root " + std::to_string(one.root);
   else if (one.division != other.division) text += " with other lengths";
@@ -93,7 +105,14 @@ void Meetings::take_ranks(const protocol::RankSet& ranks) noexcept {
   position_ = static_cast<int>(std::lower_bound(ranks_.begin(), ranks_.end(), attachment_.rank) - ranks_.begin());
 }
 
+void Meetings::set_label(std::string_view text) noexcept {
+  label_.hash = text.empty() ? 0 : hash_of(text);
+  const std::size_t room = label_.text.size() - 1;
+  text::put_text(label_.text, text.size() > room ? text.substr(text.size() - room) : text);
+}
+
 void Meetings::begin(const protocol::Command& command) noexcept {
+  label_.hash = 0;
   if (command.ranks != set_) take_ranks(command.ranks);
   command_ = &command;
   begun_ = command.id;
@@ -203,7 +222,9 @@ std::size_t Meetings::meet(const protocol::Contribution& mine, const process::Wa
   os::Patience patience = patience_of(limits);  // for both waits
   reclaim_buffers(limits, patience);
   const std::size_t parity = meetings_++ % 2;
-  attachment_.slot().contributions[parity] = mine;
+  protocol::Contribution& own = attachment_.slot().contributions[parity];
+  own = mine;
+  if (label_.hash != 0) own.label = label_;
   step(limits, patience);
   check_agreement(parity);
   return parity;

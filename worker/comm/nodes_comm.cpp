@@ -8,7 +8,7 @@ namespace syncrun::detail::worker::comm {
 namespace {
 
 /// The room for the contribution of a rank in a meeting, and for its values.
-constexpr std::size_t kMeetingBytesPerRank = 64 + CpuComm::kSmallBytes;
+constexpr std::size_t kMeetingBytesPerRank = 128 + CpuComm::kSmallBytes;
 static_assert(kMeetingBytesPerRank * protocol::kMaxWorldSize <= NodeStaging::kOutBytes);
 static_assert(kMeetingBytesPerRank * protocol::kMaxWorldSize + NodesComm::kMediumBytes * NodesComm::kFewNodes <=
               NodeStaging::kInBytes);

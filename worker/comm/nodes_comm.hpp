@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "worker/comm/collectives.hpp"
@@ -63,11 +64,12 @@ class NodesComm final : public CommCore {
   }
   void enter() override { here_.enter(); }
   void count(std::size_t bytes) noexcept override { here_.count(bytes); }
+  void set_label(std::string_view text) noexcept override { here_.set_label(text); }
   void leave() noexcept override { here_.leave(); }
 
  private:
   /// The room for one rank's contribution to a meeting.
-  static constexpr std::size_t kContributionBytes = 64;
+  static constexpr std::size_t kContributionBytes = 128;
   static_assert(sizeof(protocol::Contribution) <= kContributionBytes);
   /// All ranks send, or all ranks get the result.
   static constexpr int kAll = -1;

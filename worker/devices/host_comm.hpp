@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "common/os/shared_heap.hpp"
 #include "worker/comm/collectives.hpp"
@@ -54,6 +55,7 @@ class HostComm final : public comm::CommCore {
   bool can_be_captured() const noexcept override { return false; }
   void enter() override { host_.enter(); }
   void count(std::size_t bytes) noexcept override { host_.count(bytes); }
+  void set_label(std::string_view text) noexcept override { host_.set_label(text); }
   void leave() noexcept override { host_.leave(); }
 
  private:

@@ -205,6 +205,21 @@ TEST(NodesComm, ReducesEachTypeAsOneNodeDoes) {
   }
 }
 
+/// The difference is between nodes, so each rank learns it from the others' contributions.
+TEST(NodesComm, ComparesTheLabelsOfCollectives) {
+  RanksOnNodes nodes({2, 1});
+  const auto thrown = nodes.run([](RankOnNode& rank) {
+    rank.comm.set_label(rank.attachment.rank == 2 ? "block 2" : "block 1");
+    std::array<float, 8> values{};
+    rank.comm.all_reduce(values.data(), values.size(), DType::float32, Reduction::sum, {});
+  });
+  const std::string both =
+      "ranks disagree in a collective: rank 0 calls all_reduce of 8 float32 (sum) for block 1, rank 2 calls all_reduce "
+      "of "
+      "8 float32 (sum) for block 2";
+  EXPECT_EQ(thrown, std::vector<std::string>(3, both));
+}
+
 TEST(NodesComm, TakesMessagesThatComeBeforeTheCommand) {
   RanksOnNodes nodes({1, 1});
   for (std::uint64_t id = RanksOnNodes::kFirst; id < RanksOnNodes::kFirst + 10; ++id) {

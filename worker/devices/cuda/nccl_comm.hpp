@@ -18,6 +18,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -101,6 +102,7 @@ class NcclComm final : public comm::CommCore {
   void drop_group() noexcept override;
   void enter() override { host_.enter(); }
   void count(std::size_t bytes) noexcept override { host_.count(bytes); }
+  void set_label(std::string_view text) noexcept override { host_.set_label(text); }
   void leave() noexcept override { host_.leave(); }
 
   /// Whether collectives of this command are on the stream and finish() has not waited for them yet.
