@@ -48,6 +48,12 @@ struct StepFunction {
   }
 };
 
+/// Gives each rank its plan. One plan is for all.
+inline void deliver(Shared<double, 1>& variable, const StepPlans& plans) {
+  if (plans.size() == 1) return variable.broadcast(plans.front());
+  for (std::size_t rank = 0; rank < plans.size(); ++rank) variable.set(static_cast<int>(rank), plans[rank]);
+}
+
 }  // namespace detail
 
 /// A training step. The master calls it like a function. R is the reduced result of the body. `Passed...` lists the
@@ -97,7 +103,7 @@ class TrainStep {
   }
   /// The gradient of the last call: the mean over all rows of that call, clipped if the step clips it. The gradient is
   /// equal on every rank. If the step is sharded (StepForm::sharded), each rank's copy is valid only in that rank's
-  /// share.
+  /// share. If it is fully sharded, each rank's copy is its own part.
   Shared<T, 1> gradient() const {
     check_held();
     return gradient_;
@@ -105,7 +111,8 @@ class TrainStep {
   /// The state vectors of the rule, in the order of Rule::kState. If the step is replicated (StepForm::replicated),
   /// each rank has the whole of every vector. If the step is sharded, each rank has only its share of every vector. In
   /// a sharded step, Shared::gather returns the whole vector, and Shared::scatter divides a whole vector into the
-  /// shares of the ranks. These shares are equal, whatever weights the ranks have.
+  /// shares of the ranks. These shares are equal, whatever weights the ranks have. If the step is fully sharded, each
+  /// rank's copy belongs to its own part of the parameters.
   std::array<Shared<T, 1>, kStates> state() const {
     check_held();
     return state_;
@@ -126,7 +133,7 @@ class TrainStep {
   /// Error (usage) if the step does not clip the gradient (TrainStepOptions::clip_norm).
   double gradient_norm() const {
     check_held();
-    if (plan_numbers_.empty() || plan_numbers_[detail::StepPlan::kClipNorm] == 0)
+    if (!is_clipping())
       throw Error(ErrorKind::usage, "gradient_norm: the step has no clip_norm, so it computes no norm");
     return plan_.get(0)[detail::StepPlan::kNorm];
   }
@@ -141,7 +148,7 @@ class TrainStep {
   /// Syncrun calls this. A program calls train_step().
   TrainStep(detail::StepFunction function_from, const Shared<T, 1>& params, Shared<T, 1> gradient,
             Shared<T, 1> slice_gradient, std::array<Shared<T, 1>, kStates> state, Shared<double, 1> plan,
-            std::vector<double> plan_numbers, StepForm form, const std::optional<ParameterRange>& range)
+            detail::StepPlans plans, StepForm form, const std::optional<ParameterRange>& range)
       : function_from_(std::move(function_from)),
         function_(function_from_.template make<Inner>(range ? range->begin : 0)),
         params_(params),
@@ -149,7 +156,7 @@ class TrainStep {
         slice_gradient_(std::move(slice_gradient)),
         state_(std::move(state)),
         plan_(std::move(plan)),
-        plan_numbers_(std::move(plan_numbers)),
+        plans_(std::move(plans)),
         form_(form),
         range_(range),
         layout_(detail::layout_of(*detail::record_of(params))) {}
@@ -176,9 +183,10 @@ class TrainStep {
     for (std::size_t i = 0; i < kStates; ++i) state[i] = detail::record_of(state_[i]).get();
     detail::check_step_variables(params, gradient, state, form_, range_);
     // The first call with several slices makes room for the gradient of one slice.
-    const bool wants_room = options.slices > 1 && !detail::is_as_long_as(slice_gradient, gradient);
+    const bool wants_room =
+        form_ != StepForm::fully_sharded && options.slices > 1 && !detail::is_as_long_as(slice_gradient, gradient);
     if (wants_room || detail::is_gone_somewhere(slice_gradient, params)) zero(slice_gradient);
-    if (detail::is_gone_somewhere(*detail::record_of(plan_), params)) plan_.broadcast(plan_numbers_);
+    if (detail::is_gone_somewhere(*detail::record_of(plan_), params)) detail::deliver(plan_, plans_);
     ++steps_;
     return numbered;
   }
@@ -195,12 +203,15 @@ class TrainStep {
   }
   detail::VerifiedParts verified() const {
     check_held();
+    if (form_ == StepForm::fully_sharded)
+      throw Error(ErrorKind::usage, "verify: the step '" + name() +
+                                        "' is fully sharded, and verify() makes the step on one rank alone. Verify a "
+                                        "replicated step of the same loss");
     detail::VerifiedParts parts{.function = detail::HandleAccess::record(function_)};
     parts.own = {detail::record_of(params_), detail::record_of(slice_gradient_), detail::record_of(plan_)};
     for (const Shared<T, 1>& vector : state_) parts.own.push_back(detail::record_of(vector));
     parts.gradient = detail::record_of(gradient_);
-    if (!plan_numbers_.empty() && plan_numbers_[detail::StepPlan::kClipNorm] != 0)
-      parts.clipping = detail::record_of(plan_);
+    if (is_clipping()) parts.clipping = detail::record_of(plan_);
     parts.is_sharded = form_ == StepForm::sharded;
     return parts;
   }
@@ -219,12 +230,11 @@ class TrainStep {
   }
   /// The state and the plan, for a new layout of the parameters.
   detail::StepVectors vectors() const {
-    const bool skips =
-        detail::StepPlan(std::span<double>(const_cast<double*>(plan_numbers_.data()), plan_numbers_.size()))
-            .is_skipping();
-    detail::StepVectors all{sizeof(T),     {},
-                            plan_numbers_, skips ? NonFiniteGradient::skip : NonFiniteGradient::error,
-                            kept_,         range_.value_or(ParameterRange{0, params_.shape(0)[0]})};
+    const std::vector<double>& plan = plans_.front();
+    const bool skips = detail::StepPlan(std::span<double>(const_cast<double*>(plan.data()), plan.size())).is_skipping();
+    detail::StepVectors all{sizeof(T), {},
+                            plan,      skips ? NonFiniteGradient::skip : NonFiniteGradient::error,
+                            kept_,     range_.value_or(ParameterRange{0, params_.shape(0)[0]})};
     for (const Shared<T, 1>& vector : state_) {
       const Array<T, 1> whole = form_ == StepForm::sharded ? vector.gather() : vector.get(0);
       const auto bytes = std::as_bytes(whole.span());
@@ -245,13 +255,14 @@ class TrainStep {
       else state_[i].broadcast(values);
     }
     kept_ = after.kept;
-    plan_numbers_ = after.plan;
-    plan_.broadcast(plan_numbers_);
+    plans_ = {after.plan};
+    detail::deliver(plan_, plans_);
     slice_gradient_.broadcast(std::span<const T>());
     zero(*detail::record_of(gradient_));
     layout_ = detail::layout_of(*detail::record_of(params_));
   }
 
+  bool is_clipping() const { return !plans_.front().empty() && plans_.front()[detail::StepPlan::kClipNorm] != 0; }
   /// Makes a vector zero, and as long as what the step trains.
   void zero(detail::VariableRecord& vector) const {
     detail::zero_like(vector, *detail::record_of(params_), detail::Zeros::like_all,
@@ -271,7 +282,7 @@ class TrainStep {
   Shared<T, 1> slice_gradient_;
   std::array<Shared<T, 1>, kStates> state_;
   Shared<double, 1> plan_;
-  std::vector<double> plan_numbers_;
+  detail::StepPlans plans_;
   StepForm form_;
   std::optional<ParameterRange> range_;
   std::int64_t steps_ = 0;
@@ -310,9 +321,11 @@ struct StepTypes {
   using Result = TrainStepOf<Rule, Pointer, Body, Passed>;
 };
 
+/// `groups` has those of each rank. Null: all ranks have those of the options.
 template <UpdateRule Rule, class Cpu, class T, class... Others>
 auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& object, const Shared<T, 1>& params,
-                     const TrainStepOptions& options, const Cpu& body, const Others&... others) {
+                     const TrainStepOptions& options, const GroupsByRank* groups, const Cpu& body,
+                     const Others&... others) {
   using Pointer = typename PointerIn<Cpu>::type;
   using Types = StepTypes<Rule, Pointer>;
   using Step = typename Types::Result::type;
@@ -326,7 +339,7 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
       "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
   check_step_params(*record_of(params), options.range);
   const ParameterRange range = options.range.value_or(ParameterRange{0, params.shape(0)[0]});
-  std::vector<double> plan_numbers = make_step_plan(options, range, Types::Body::kGradient, kGroupFields<Rule>);
+  const StepPlans plans = make_step_plans(options, groups, range, Types::Body::kGradient, kGroupFields<Rule>);
   const std::array<Body, 1 + sizeof...(Others)> bodies{
       make_step_body<Rule>(body, options.form, options.bucket_bytes, range.begin),
       make_step_body<Rule>(others, options.form, options.bucket_bytes, range.begin)...};
@@ -346,13 +359,13 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
   slice_gradient.broadcast(std::span<const T>());
   Shared<double, 1> plan =
       session.shared<double, 1>(unused_name(*HandleAccess::core(session), params.name() + ".plan"));
-  plan.broadcast(plan_numbers);
+  deliver(plan, plans);
   const Zeros of_state = options.form == StepForm::sharded ? Zeros::like_its_share : Zeros::like_all;
   auto state =
       std::apply([&](auto... name) { return std::array<Shared<T, 1>, Rule::kState.size()>{vector(name, of_state)...}; },
                  Rule::kState);
   return Step(std::move(function_from), params, vector("gradient", Zeros::like_all), std::move(slice_gradient),
-              std::move(state), std::move(plan), std::move(plan_numbers), options.form, options.range);
+              std::move(state), std::move(plan), plans, options.form, options.range);
 }
 
 }  // namespace detail
@@ -378,7 +391,7 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
 template <UpdateRule Rule, class F, class T>
   requires(!detail::kIsMethod<F>)
 auto train_step(Session& session, F body, const Shared<T, 1>& params, const TrainStepOptions& options = {}) {
-  return detail::make_train_step<Rule>(session, nullptr, params, options, detail::as_pointer(body));
+  return detail::make_train_step<Rule>(session, nullptr, params, options, nullptr, detail::as_pointer(body));
 }
 /// Makes a training step with one body for CPU devices and one for CUDA devices. The body for CUDA devices may be
 /// replayable: recorded once as a CUDA graph and then replayed (see replayable() in replayable.hpp).
@@ -386,7 +399,7 @@ template <UpdateRule Rule, class F, class G, class T>
   requires(!detail::kIsMethod<F>)
 auto train_step(Session& session, F cpu_body, G cuda_body, const Shared<T, 1>& params,
                 const TrainStepOptions& options = {}) {
-  return detail::make_train_step<Rule>(session, nullptr, params, options, detail::as_pointer(cpu_body),
+  return detail::make_train_step<Rule>(session, nullptr, params, options, nullptr, detail::as_pointer(cpu_body),
                                        detail::as_pointer(cuda_body));
 }
 /// Makes a training step whose bodies are methods of a replicated object.
@@ -394,13 +407,13 @@ template <UpdateRule Rule, class Method, class C, class T>
   requires detail::kIsMethod<Method>
 auto train_step(Session& session, Method method, const Replicated<C>& object, const Shared<T, 1>& params,
                 const TrainStepOptions& options = {}) {
-  return detail::make_train_step<Rule>(session, object.record(), params, options, method);
+  return detail::make_train_step<Rule>(session, object.record(), params, options, nullptr, method);
 }
 template <UpdateRule Rule, class Method, class CudaMethod, class C, class T>
   requires detail::kIsMethod<Method>
 auto train_step(Session& session, Method cpu_method, CudaMethod cuda_method, const Replicated<C>& object,
                 const Shared<T, 1>& params, const TrainStepOptions& options = {}) {
-  return detail::make_train_step<Rule>(session, object.record(), params, options, cpu_method, cuda_method);
+  return detail::make_train_step<Rule>(session, object.record(), params, options, nullptr, cpu_method, cuda_method);
 }
 
 }  // namespace syncrun

@@ -10,10 +10,16 @@
 
 namespace syncrun {
 
-/// Which part of a rule's state each rank holds, and which part of the update it does.
+/// Which part of the parameters and of a rule's state each rank holds, and which part of the update it does.
 enum class StepForm : std::uint8_t {
   replicated,  ///< All: all_reduce of the gradient, then the update.
-  sharded      ///< Its share: reduce_scatter of the gradient, update of the share, all_gather of parameters.
+  sharded,     ///< Its share: reduce_scatter of the gradient, update of the share, all_gather of parameters.
+  /// Also its own part of the parameters and of the gradient, and nothing else: the variables have other values on each
+  /// rank. The body has a Comm&, runs on every rank in every slice, gathers what it needs of the parameters, and adds
+  /// this rank's part of the reduced gradient to `gradient`, which is zero before the first slice. The step does not
+  /// reduce it. Groups are positions in a rank's own part. Not with GradientReady. libtorch::ShardedReplica has such
+  /// bodies.
+  fully_sharded
 };
 
 /// A part of the parameters of a train step: the elements [begin, end). Elements that are in no group have the

@@ -91,8 +91,8 @@ std::int64_t CallSlices::rows_of(int rank) const {
 }
 
 SliceRows CallSlices::in_share() const noexcept {
-  if (!has_rows()) return {0, 1, true};
-  return {slice_.begin - share_.begin, slice_.count(), index_ + 1 == call_->slices};
+  if (!has_rows()) return {0, 1, true, true};
+  return {slice_.begin - share_.begin, slice_.count(), index_ + 1 == call_->slices, index_ == 0};
 }
 
 double CallSlices::share_of_call() const noexcept {

@@ -84,6 +84,7 @@ struct SliceRows {
   std::int64_t before;
   std::int64_t count;
   bool is_last;
+  bool is_first;
 };
 
 /// When a gradient is averaged: as a whole after the body, or in buckets as soon as they are final.

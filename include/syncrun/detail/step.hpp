@@ -60,6 +60,7 @@ struct StepOf {
     using Vector = Local<T, 1>;
     static constexpr std::size_t kCount = sizeof...(P);
     static constexpr bool kTellsOfGradient = (std::same_as<P, GradientReady&> || ...);
+    static constexpr bool kHasComm = (std::same_as<P, Comm&> || ...);
     static constexpr GradientForm kGradient =
         (std::same_as<P, GradientCount&> || ...) ? GradientForm::sum : GradientForm::mean;
     static constexpr Reduction kReduction = kGradient == GradientForm::sum ? Reduction::sum : Reduction::avg;
@@ -89,13 +90,17 @@ struct StepOf {
       const SliceRows rows = call.slice_rows();
       const Vector& gradient = std::get<kCount>(all);
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
-      const Vector& target = rows.before == 0 ? gradient : slice_gradient;
+      // A fully sharded body adds to the gradient, which each slice changes on every rank.
+      const Vector& target = kForm == StepForm::fully_sharded || rows.before == 0 ? gradient : slice_gradient;
+      if constexpr (kForm == StepForm::fully_sharded) {
+        if (rows.is_first) clear_values(call.core(), gradient.data(), gradient.span().size_bytes());
+      }
       if constexpr (kTellsOfGradient) {
         constexpr auto kParts = kForm == StepForm::replicated ? GradientParts::in_buckets : GradientParts::whole;
         call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kParts, kReduction);
       }
       // Like any function, a body without a Comm& does not run if there are no rows. The rest of the step runs.
-      const bool is_run = rows.count != 0 || (std::same_as<P, Comm&> || ...);
+      const bool is_run = rows.count != 0 || kHasComm;
       const auto run_body = [&]<std::size_t... I>(std::index_sequence<I...>) -> R {
         const BodyScope scope;  // ends before the library's code continues
         return body(std::get<I + 1>(all)..., target);
@@ -193,7 +198,8 @@ struct StepOf {
       }
       apply_update(core, work);
     }
-    /// Updates vectors that begin at element `first` of the parameters. They are all of the parameters if `comm` is null.
+    /// Updates vectors that begin at element `first` of the parameters. They are all of the parameters if `comm` is null,
+    /// otherwise the part of this rank.
     template <BodyDevice kDevice, class... State>
     static void update(WorkerCall& call, Comm* comm, std::span<double> numbers, const Rule* rule, std::int64_t first,
                        std::span<T> params, std::span<T> gradient, State... state) {
@@ -230,7 +236,7 @@ struct StepOf {
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const std::span<double> numbers = std::get<kCount + kStates + 2>(all).span();
       const Rule* const rule = std::get<kCount + kStates + 3>(all).data();
-      if (rows.before != 0 && rows.count != 0)
+      if (kForm != StepForm::fully_sharded && rows.before != 0 && rows.count != 0)
         call.add_slice(dtype_of<T>, gradient.data(), slice_gradient.data(), length_of(gradient), kReduction);
       if constexpr (kGradient == GradientForm::sum) add_count<kDevice>(call, rows, numbers[StepPlan::kDivisor]);
       if (!rows.is_last) return;
@@ -244,6 +250,10 @@ struct StepOf {
           comm.all_reduce(gradient, kReduction);
         }
         update<kDevice>(call, nullptr, numbers, rule, first, params, gradient.span(),
+                        std::get<kCount + 1 + I>(all).span()...);
+      } else if constexpr (kForm == StepForm::fully_sharded) {
+        sum_counts<kDevice>(comm, numbers);
+        update<kDevice>(call, &comm, numbers, rule, first, params, gradient.span(),
                         std::get<kCount + 1 + I>(all).span()...);
       } else {
         const Share own = comm.share(gradient.size());
@@ -317,9 +327,21 @@ Body make_step_body(const Replayable<Pointer, kCapture>& replayable) noexcept {
   return {Step::kDevice, &Step::template replay<kCapture>, to_body_pointer(replayable.body), true};
 }
 template <UpdateRule Rule, class Pointer>
-Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_bytes, std::int64_t first) noexcept {
-  Body body = form == StepForm::sharded ? make_step_body<Rule, StepForm::sharded>(pointer)
-                                        : make_step_body<Rule, StepForm::replicated>(pointer);
+Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_bytes, std::int64_t first) {
+  using Shape = typename BodyShape<typename PointerIn<Pointer>::type>::template In<StepOf<Rule>::template Of>;
+  Body body{};
+  if (form == StepForm::replicated) {
+    body = make_step_body<Rule, StepForm::replicated>(pointer);
+  } else if (form == StepForm::sharded) {
+    body = make_step_body<Rule, StepForm::sharded>(pointer);
+  } else if constexpr (Shape::kHasComm && !Shape::kTellsOfGradient) {
+    body = make_step_body<Rule, StepForm::fully_sharded>(pointer);
+  } else {
+    throw Error(
+        ErrorKind::usage,
+        "train_step: expected a body with a Comm& and without a GradientReady& in a fully sharded step, because "
+        "it gathers the parameters itself. A model of LibTorch needs a libtorch::ShardedReplica");
+  }
   body.bucket_bytes = bucket_bytes;
   body.is_step = true;
   body.first = first;

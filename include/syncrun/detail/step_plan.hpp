@@ -201,6 +201,23 @@ inline std::vector<double> make_step_plan(const TrainStepOptions& options, const
   return numbers_of_plan(clip_norm, options.non_finite, pieces);
 }
 
+/// The plans of the ranks, or one for all.
+using StepPlans = std::vector<std::vector<double>>;
+using GroupsByRank = std::vector<std::vector<ParameterGroup>>;
+
+/// The lists of numbers. `groups` has the groups of each rank; null: all ranks have those of the options.
+inline StepPlans make_step_plans(const TrainStepOptions& options, const GroupsByRank* groups,
+                                 const ParameterRange& range, GradientForm form, const GroupFields& fields) {
+  if (groups == nullptr) return {make_step_plan(options, range, form, fields)};
+  StepPlans plans;
+  TrainStepOptions of_rank = options;
+  for (const auto& own : *groups) {
+    of_rank.groups = own;
+    plans.push_back(make_step_plan(of_rank, range, form, fields));
+  }
+  return plans;
+}
+
 /// The sum of the squares of the elements that the plan does not freeze. `values` begins at element `first` of the
 /// parameters.
 template <class T>
