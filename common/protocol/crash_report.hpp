@@ -16,6 +16,8 @@ struct CrashReport {
   /// The registers at the crash: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip. This is the order of DWARF
   /// (System V ABI of AMD64, "DWARF Register Number Mapping").
   std::array<std::uint64_t, 17> registers;
+  /// What the thread has used, if it is memory that has a name (NamedMemory). Otherwise empty.
+  std::array<char, 120> used;
   static constexpr std::size_t kStackPointer = 7;
   static constexpr std::size_t kProgramCounter = 16;
 };

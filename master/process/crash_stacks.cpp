@@ -16,6 +16,7 @@
 #include "common/os/mutex.hpp"
 #include "common/os/threads.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/fixed_text.hpp"
 
 namespace syncrun::detail::master::process {
 
@@ -42,7 +43,10 @@ NativeStack stack_for(const Job& job) {
   if (os::Clock::now() > job.deadline) return not_in_time();
   if (has_died(job.link)) return {{}, "the process has died"};
   try {
-    return crashed_stack(job.crash, job.deadline);
+    NativeStack stack = crashed_stack(job.crash, job.deadline);
+    if (const auto used = text::get_text(job.crash.used); !used.empty())
+      stack.lines.insert(stack.lines.begin(), "it used " + std::string(used));
+    return stack;
   } catch (const std::exception& error) {
     return {{}, error.what()};
   }

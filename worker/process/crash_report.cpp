@@ -15,6 +15,8 @@
 #include "common/os/environment.hpp"
 #include "common/os/wait.hpp"
 #include "common/protocol/crash_report.hpp"
+#include "common/text/fixed_text.hpp"
+#include "worker/process/named_memory.hpp"
 
 namespace syncrun::detail::worker::process {
 
@@ -32,7 +34,8 @@ constinit os::Doorbell answer{};  // rung once
 protocol::CrashReport report_of(const ucontext_t& context) noexcept {
   constexpr std::array kOrder{REG_RAX, REG_RDX, REG_RCX, REG_RBX, REG_RSI, REG_RDI, REG_RBP, REG_RSP, REG_R8,
                               REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15, REG_RIP};
-  protocol::CrashReport report{::getpid(), ::gettid(), {}};
+  protocol::CrashReport report{::getpid(), ::gettid(), {}, {}};
+  text::put_text(report.used, name_of_memory(static_cast<std::uint64_t>(context.uc_mcontext.gregs[REG_CR2])));
   static_assert(kOrder.size() == std::tuple_size_v<decltype(report.registers)>);
   for (std::size_t i = 0; i < kOrder.size(); ++i)
     report.registers[i] = static_cast<std::uint64_t>(context.uc_mcontext.gregs[kOrder[i]]);

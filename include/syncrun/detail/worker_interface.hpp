@@ -225,6 +225,22 @@ class BodyScope {
   BodyScope& operator=(const BodyScope&) = delete;
 };
 
+struct NamedRange;
+
+/// A name for a range of addresses. If a thread of a worker crashes because it uses one of them, the error of the lost
+/// worker says "it used NAME". Costs nothing otherwise.
+class SYNCRUN_EXPORT NamedMemory {
+ public:
+  /// `name` is cut after 119 characters.
+  NamedMemory(const void* begin, std::size_t bytes, std::string_view name);
+  ~NamedMemory();
+  NamedMemory(const NamedMemory&) = delete;
+  NamedMemory& operator=(const NamedMemory&) = delete;
+
+ private:
+  NamedRange* range_;
+};
+
 // ---- collectives of a body --------------------------------------------------------------------------------------
 //
 // The members of Comm call these functions and describe what they do. All throw Error (usage) on every rank if the
