@@ -369,7 +369,7 @@ void BoundModule::run_backward(const ::torch::Tensor& loss, const BackwardCall& 
   const bool is_watched = check != FiniteCheck::loss || call.report;
   const auto backward = [&] {
     if (gradient_.elements == elements_) return loss.backward();
-    std::vector<::torch::Tensor> trained;
+    std::vector<::torch::Tensor> trained{checkpoint_ticket()};
     for (const BoundParameter& each : parameters_) {
       if (is_trained(each)) trained.push_back(each.tensor);
     }

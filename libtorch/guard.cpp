@@ -121,6 +121,11 @@ const void* keep_number(const ::torch::Tensor& number, ::torch::ScalarType type)
 LossScale loss_scale() noexcept { return scale_of_loss; }
 void note_loss_scale(LossScale scale) noexcept { scale_of_loss = scale; }
 
+ScopeOfThread::ScopeOfThread(const StepScope* scope) noexcept : before_(innermost_scope) {
+  if (scope != nullptr) innermost_scope = scope;
+}
+ScopeOfThread::~ScopeOfThread() { innermost_scope = before_; }
+
 ::torch::Device device_here() noexcept {
   if (innermost_scope != nullptr) return innermost_scope->device;
   const int gpu = gpu_of_process;

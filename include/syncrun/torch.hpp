@@ -20,6 +20,7 @@
 #include "syncrun/torch/loader.hpp"
 #include "syncrun/torch/number.hpp"
 #include "syncrun/torch/optimizers.hpp"
+#include "syncrun/torch/recompute.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/scaled_step.hpp"
 #include "syncrun/torch/staged_loss.hpp"

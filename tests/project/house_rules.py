@@ -81,7 +81,8 @@ ENVIRONMENT = "syncrun::detail::environment"  # the names of variables, for all 
 TYPE_ROOMS = {"include", "include/syncrun/torch", "common", "master", "worker", "libtorch", "libtorch/cuda"}
 # The library functions that templates call are declared in these headers, and nowhere else.
 SEAM_HEADERS = {Path("include/syncrun/detail/master_interface.hpp"), Path("include/syncrun/detail/worker_interface.hpp"),
-                Path("include/syncrun/torch/loader_interface.hpp"), Path("include/syncrun/torch/torch_interface.hpp")}
+                Path("include/syncrun/torch/loader_interface.hpp"), Path("include/syncrun/torch/torch_interface.hpp"),
+                Path("include/syncrun/torch/units_interface.hpp")}
 DETAIL_BEGIN = re.compile(r"^namespace (?:syncrun::)?detail \{")
 DETAIL_END = re.compile(r"^\}  // namespace (?:syncrun::)?detail\b")
 EXPORTED = re.compile(r"^(?:\[\[noreturn\]\] )?(?:class |struct )?SYNCRUN_EXPORT\b")
