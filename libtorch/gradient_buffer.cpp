@@ -9,6 +9,7 @@
 #include "libtorch/module_state.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "libtorch/step_scope.hpp"
+#include "libtorch/units.hpp"
 #include "syncrun/detail/gradient_count.hpp"
 #include "syncrun/detail/number_text.hpp"
 #include "syncrun/error.hpp"
@@ -95,8 +96,12 @@ double count_of(const WeightedLoss& loss) {
          ", expected a finite number from 0: the number or the weight of the terms of the sum");
 }
 
-BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
-    : module_(std::move(module)), script_(dynamic_cast<ScriptAdapter*>(module_.get())), device_(device_here()) {
+BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module, std::shared_ptr<Units> units)
+    : module_(std::move(module)),
+      script_(dynamic_cast<ScriptAdapter*>(module_.get())),
+      device_(device_here()),
+      units_(std::move(units)) {
+  if (units_) units_->complete(*module_);
   if (!device_.is_cpu()) {
     module_->to(device_);
     // The memory is there before a step is captured, and its address never changes.
@@ -115,6 +120,7 @@ void check_is_module(bool is_module) {
 bool BoundModule::has_buffers() const { return !other_tensors(*module_).empty(); }
 
 void BoundModule::store(const FlatVector& params) {
+  if (units_) return units_->store(params);
   check_size(params);
   const ::torch::NoGradGuard no_gradients;
   for (const BoundParameter& each : parameters_) {
@@ -307,7 +313,7 @@ Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCal
   }
   if (has_rows) check_loss(loss, call);
   // Without rows, the gradient does not count. The rank takes part because modules may compute with all ranks.
-  run_backward(scaled(loss, call, call.share), call, has_rows ? call.check : FiniteCheck::loss);
+  run_backward(scaled(loss, call, call.share), call, has_rows ? call.check : FiniteCheck::loss, has_rows);
   if (!has_rows) return 0.0;
   if (call.scale != nullptr) set_count(call.share, call);
   return result_of(loss);
@@ -318,8 +324,8 @@ WeightedMean BoundModule::backward(const WeightedLoss& loss, const BackwardCall&
   const bool has_rows = call.rows != 0;
   const bool may_count = has_rows && !(device_.is_cpu() && count_of(loss) == 0);
   if (may_count) check_loss(loss.sum, call);
-  run_backward(scaled(loss.sum, call), call, may_count ? call.check : FiniteCheck::loss);
-  if (!may_count && device_.is_cpu()) clear(gradient_);  // it may be NaN
+  run_backward(scaled(loss.sum, call), call, may_count ? call.check : FiniteCheck::loss, may_count);
+  if (!may_count && device_.is_cpu() && !units_) clear(gradient_);  // it may be NaN
   if (!has_rows) return {};
   WeightedMean result = result_of(loss);
   if (device_.is_cpu()) {
@@ -338,7 +344,7 @@ Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& ca
   check_is_one_number(loss.sum);
   const bool has_rows = call.rows != 0;
   if (has_rows) check_loss(loss.sum, call);
-  run_backward(scaled(loss.sum, call), call, has_rows ? call.check : FiniteCheck::loss);
+  run_backward(scaled(loss.sum, call), call, has_rows ? call.check : FiniteCheck::loss, has_rows);
   if (!has_rows) return 0.0;
   set_count(call.share, call);
   return result_of(loss);
@@ -347,7 +353,8 @@ Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& ca
 /// The tensor at which the backward pass starts: the loss, or the loss times the factor and the scale. The product is not
 /// computed in float16, where it could be infinite.
 ::torch::Tensor BoundModule::scaled(const ::torch::Tensor& loss, const BackwardCall& call, double factor) const {
-  if (call.scale == nullptr) return loss;
+  // The ranks of a divided module add their gradients. Others average them by rows.
+  if (call.scale == nullptr) return units_ && factor != 1 ? loss * factor : loss;
   const auto type = loss.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;
   if (device_.is_cpu()) return loss.to(type) * (static_cast<double>(*call.scale) * factor);
   return loss.to(type) * factor * numbers_at(const_cast<float*>(call.scale), {}, ::torch::kFloat32);
@@ -362,12 +369,14 @@ void BoundModule::set_count(double count, const BackwardCall& call) {
   call.count->set_in_device_memory(result_.data_ptr<double>() + 2);
 }
 
-/// Computes the gradient of one number, where it belongs.
-void BoundModule::run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check) {
-  // With reports, collectives run meanwhile.
-  const CudaPart::Waiting waiting(device_.is_cpu() || call.report ? nullptr : &cuda_part());
+/// Computes the gradient of one number, where it belongs. `counts`: whether it is more than zero or NaN.
+void BoundModule::run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check, bool counts) {
+  // With reports and with units, collectives run meanwhile.
+  const CudaPart::Waiting waiting(device_.is_cpu() || call.report || units_ ? nullptr : &cuda_part());
+  if (units_) units_->begin_backward(counts);
   const bool is_watched = check != FiniteCheck::loss || call.report;
   const auto backward = [&] {
+    if (units_) return units_->backward(loss);
     if (gradient_.elements == elements_) return loss.backward();
     std::vector<::torch::Tensor> trained{checkpoint_ticket()};
     for (const BoundParameter& each : parameters_) {
@@ -381,7 +390,8 @@ void BoundModule::run_backward(const ::torch::Tensor& loss, const BackwardCall& 
   } else if (loss.requires_grad()) {
     backward();
   }
-  if (!device_.is_cpu() && !call.report) collect_gradient();
+  if (units_) units_->end_backward();
+  else if (!device_.is_cpu() && !call.report) collect_gradient();
   else collect_in_place();
 }
 
@@ -395,8 +405,10 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, const BackwardCall& ca
   if (!device_.is_cpu() && call.check != FiniteCheck::gradients) return;  // the host does not wait for the value
   const auto value = loss.item<double>();
   if (!std::isfinite(value)) {
-    refuse("the loss is " + syncrun::detail::number_text(value) + " in training run " + std::to_string(steps_) +
-           " of this module, expected a finite number; " + advice_on(value, loss, parameters_, steps_));
+    refuse(
+        "the loss is " + syncrun::detail::number_text(value) + " in training run " + std::to_string(steps_) +
+        " of this module, expected a finite number; " +
+        (units_ ? "look at the inputs, or try a smaller learning rate" : advice_on(value, loss, parameters_, steps_)));
   }
 }
 

@@ -8,18 +8,13 @@
 #include <set>
 
 #include "common/arrays/replaced_file.hpp"
+#include "libtorch/units.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/files.hpp"
 
 namespace syncrun::libtorch::detail {
 
 namespace {
-
-/// A tensor of the module, and the one for it in the file.
-struct Match {
-  ::torch::Tensor to;
-  ::torch::Tensor from;
-};
 
 /// Compares the tensors of a file with those of a module.
 class Matching {
@@ -39,7 +34,7 @@ class Matching {
     }
     const ::torch::Tensor& from = fitting(names.front(), each.tensor);
     for (const std::string& other : names) check_is_equal(names.front(), other, each.tensor);
-    matches_.push_back({each.tensor.detach(), from});
+    matches_.push_back({each.tensor, from});
   }
   /// What no tensor of the module has taken.
   LoadReport report() const {
@@ -129,16 +124,22 @@ class Matching {
 
 }  // namespace
 
-LoadReport copy_into(const std::vector<ModuleTensor>& tensors, const FoundTensors& found, LoadForm form,
-                     const std::filesystem::path& file) {
+Matches match_tensors(const std::vector<ModuleTensor>& tensors, const FoundTensors& found, LoadForm form,
+                      const std::filesystem::path& file) {
   Matching matching(found, file);
   for (const ModuleTensor& each : tensors) matching.add(each);
   LoadReport report = matching.report();
   if (form == LoadForm::exact) matching.check_is_exact(report);
   else matching.check_is_partial();
+  return {matching.matches(), std::move(report)};
+}
+
+LoadReport copy_into(const std::vector<ModuleTensor>& tensors, const FoundTensors& found, LoadForm form,
+                     const std::filesystem::path& file) {
   const ::torch::NoGradGuard no_gradients;
-  for (const Match& each : matching.matches()) ::torch::Tensor(each.to).copy_(each.from);
-  return report;
+  Matches matches = match_tensors(tensors, found, form, file);
+  for (Match& each : matches.tensors) each.to.copy_(each.from);
+  return std::move(matches.report);
 }
 
 FileFormat format_of(const std::filesystem::path& file, FileFormat format) {
@@ -252,6 +253,62 @@ void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
 LoadReport BoundModule::load(const std::filesystem::path& file, std::string_view options) {
   const LoadOptions chosen = options_in(options);
   return copy_into(all_tensors(*module_), read_weights(file, chosen), chosen.form, file);
+}
+
+void BoundModule::check_file(const std::filesystem::path& file, std::string_view options) const {
+  const LoadOptions chosen = options_in(options);
+  static_cast<void>(match_tensors(all_tensors(*module_), read_weights(file, chosen), chosen.form, file));
+}
+
+void BoundModule::save_units(const std::filesystem::path& file, bool writes) {
+  if (format_of(file, FileFormat::by_name) != FileFormat::safetensors)
+    throw Error(ErrorKind::usage,
+                "save writes a ShardedReplica as safetensors, expected a name that ends in "
+                "'.safetensors', got " +
+                    file.string());
+  const auto all = all_tensors(*module_);
+  std::vector<std::pair<std::string, ::torch::Tensor>> tensors;
+  std::vector<Unit*> units;  // of each tensor
+  const auto add_those_of = [&](Unit* unit) {
+    for (const ModuleTensor& each : all) {
+      if (units_->find_owner(each.tensor) != unit) continue;
+      tensors.emplace_back(each.names.front(), each.tensor);
+      units.push_back(unit);
+    }
+  };
+  for (const auto& unit : units_->all()) add_those_of(unit.get());
+  add_those_of(nullptr);
+  Unit* gathered = nullptr;
+  const auto gather = [&](std::size_t i) {
+    if (units[i] == gathered) return;
+    if (gathered != nullptr) units_->release(*gathered);
+    gathered = units[i];
+    if (gathered != nullptr) units_->gather(*gathered);
+  };
+  if (writes) return write_safetensors(file, tensors, {{"format", "pt"}}, gather);
+  for (std::size_t i = 0; i < units.size(); ++i) gather(i);
+}
+
+LoadReport BoundModule::load_units(const std::filesystem::path& file, std::string_view options, bool reads) {
+  const ::torch::NoGradGuard no_gradients;
+  Matches matches;
+  if (reads) {
+    const LoadOptions chosen = options_in(options);
+    matches = match_tensors(all_tensors(*module_), read_weights(file, chosen), chosen.form, file);
+  }
+  const auto copy_those_of = [&](const Unit* unit) {
+    for (Match& each : matches.tensors) {
+      if (units_->find_owner(each.to) == unit) each.to.copy_(each.from);
+    }
+  };
+  for (const auto& unit : units_->all()) {
+    units_->gather(*unit);  // tensors that the file does not have keep their values
+    copy_those_of(unit.get());
+    units_->scatter(*unit);
+    units_->release(*unit);
+  }
+  copy_those_of(nullptr);
+  return std::move(matches.report);
 }
 
 }  // namespace syncrun::libtorch::detail

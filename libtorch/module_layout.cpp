@@ -14,6 +14,7 @@
 #include "libtorch/gradient_hooks.hpp"
 #include "libtorch/module_state.hpp"
 #include "libtorch/module_tensors.hpp"
+#include "libtorch/units.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/torch_interface.hpp"
 
@@ -86,7 +87,7 @@ std::vector<BoundParameter> BoundModule::find_parameters(std::vector<KnownTensor
     check_type(each);
     each.id = of(now, each.tensor)->id;
   }
-  check_memory(found);
+  if (!units_) check_memory(found);  // otherwise, they are parts of the memory of units
   known = std::move(now);
   return found;
 }
@@ -101,7 +102,10 @@ std::vector<std::int64_t> BoundModule::ids() const {
   return ids;
 }
 
-void BoundModule::check_types(const std::vector<BoundParameter>& parameters, ::torch::ScalarType type) {
+std::vector<std::int64_t> BoundModule::places_in_units() const { return units_->places(parameters_); }
+
+void BoundModule::check_types(const std::vector<BoundParameter>& parameters, ::torch::ScalarType type) const {
+  if (units_) units_->check_type(type);
   for (const BoundParameter& each : parameters) {
     const auto own = each.tensor.scalar_type();
     if (c10::elementSize(own) <= c10::elementSize(type)) continue;
@@ -121,6 +125,7 @@ std::string BoundModule::layout(const std::vector<BoundParameter>& parameters) c
   text += "no more buffers\n";
   for (const auto& each : module_->named_modules())
     text += "module '" + each.key() + "' " + type_and_options(*each.value()) + "\n";
+  if (units_) text += units_->layout();
   if (script_ != nullptr)
     text += "a file of TorchScript with the checksum " + std::to_string(script_->checksum()) + "\n";
   return text;

@@ -2,6 +2,7 @@
 #include <unordered_map>
 
 #include "common/arrays/replaced_file.hpp"
+#include "libtorch/module_files.hpp"
 #include "libtorch/safetensors_header.hpp"
 #include "libtorch/stored_tensors.hpp"
 #include "libtorch/tensor_files.hpp"
@@ -105,12 +106,21 @@ const std::map<std::string, std::string>& Safetensors::metadata() const noexcept
 void save_safetensors(const std::filesystem::path& file,
                       const std::vector<std::pair<std::string, ::torch::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata) {
-  std::vector<detail::StoredTensor> stored;
-  for (const auto& [name, tensor] : tensors) stored.push_back(detail::described(name, tensor));
-  const std::string header = detail::make_safetensors_header(stored, metadata);
+  detail::write_safetensors(file, tensors, metadata, [](std::size_t) {});
+}
+
+void detail::write_safetensors(const std::filesystem::path& file,
+                               const std::vector<std::pair<std::string, ::torch::Tensor>>& tensors,
+                               const std::map<std::string, std::string>& metadata,
+                               const std::function<void(std::size_t)>& before) {
+  std::vector<StoredTensor> stored;
+  for (const auto& [name, tensor] : tensors) stored.push_back(described(name, tensor));
+  const std::string header = make_safetensors_header(stored, metadata);
   syncrun::detail::arrays::replace_file(file, [&](const syncrun::detail::arrays::AppendBytes& append) {
     append(std::as_bytes(std::span(header)));
-    for (const auto& [name, tensor] : tensors) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      before(i);
+      const ::torch::Tensor& tensor = tensors[i].second;
       const auto values = tensor.detach().cpu().contiguous();
       append({static_cast<const std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())});
     }

@@ -224,6 +224,22 @@ void zero_like(master::records::VariableRecord& variable, const master::records:
   variable.has_equal_shares = zeros == Zeros::like_its_share;
 }
 
+void zero_where_gone(master::records::VariableRecord& variable, std::int64_t elements) {
+  master::session::SessionCore& session = *variable.session;
+  const Entry guard(session);
+  const auto plan = [&](const master::records::Room& room) {
+    const master::records::CopyFacts& facts = variable.copies(room);
+    std::vector<master::variables::TransferPart> parts;
+    for (int rank = 0; rank < session.world_size(); ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      parts.push_back({.extents = {elements}, .takes_part = !facts.assigned.has(at), .is_zero = true});
+    }
+    return parts;
+  };
+  if (variable.copies(session.commands().settled()).assigned.all()) return;
+  master::variables::to_variables(session.commands(), "zeros", variable, master::variables::Leaves::other_copies, plan);
+}
+
 void set_on_rank(const Delivery& delivery, int rank, const ScatterOptions& options) {
   master::session::SessionCore& session = *delivery.variable->session;
   const Entry guard(session);

@@ -446,6 +446,9 @@ enum class Zeros : bool { like_all, like_its_share };
 /// it replaces the number of elements of `like`. Blocks. Throws if the operation failed.
 SYNCRUN_EXPORT void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros,
                               std::int64_t elements = -1);
+/// Fills the copy of each rank that has none, because its worker was replaced, with so many zeros. The copies of the others
+/// stay as they are. Blocks. Throws if the operation failed.
+SYNCRUN_EXPORT void zero_where_gone(VariableRecord& variable, std::int64_t elements);
 /// Returns the name, or if a live variable has it, the name with "#2", "#3", ... appended.
 SYNCRUN_EXPORT std::string unused_name(SessionCore& session, const std::string& name);
 /// Throws Error (usage) with the variable's name unless parameters have equal lengths on all ranks, the gradient has those

@@ -20,6 +20,7 @@
 #include "syncrun/shared.hpp"
 #include "syncrun/torch/file_options.hpp"
 #include "syncrun/torch/replica.hpp"
+#include "syncrun/torch/sharded_replica.hpp"
 #include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/torch/training.hpp"
@@ -64,6 +65,37 @@ template <class Net, class T>
 void load(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>& params,
           const std::filesystem::path& file, FileFormat format) {
   load(session, net, params, file, LoadOptions{.format = format});
+}
+
+/// Saves a ShardedReplica as a safetensors file, as save() above does. Rank 0 writes one unit after the other, so no host
+/// has the whole model. `params` may be any variable that is divided as the parameters are, such as a state of the step:
+/// `save(session, net, step.state()[0], "run/m.safetensors")`. A session with another number of workers can load these
+/// files, and not a checkpoint of the variables. Throws Error (function) if the name does not end in ".safetensors".
+template <class Net, class T>
+void save(Session& session, const Replicated<ShardedReplica<Net>>& net, const Shared<T, 1>& params,
+          const std::filesystem::path& file) {
+  using Of = ShardedReplica<Net>;
+  session.function(&Of::template save<CpuWorker, T>, &Of::template save<CudaWorker, T>, net, "save")(
+      std::filesystem::absolute(file).string(), params);
+}
+
+/// Loads a file into a ShardedReplica, as load() above does. Rank 0 reads the file, and gives the others their parts of one
+/// unit after the other. A rank whose worker was replaced gets its part, unless the form is LoadForm::partial.
+template <class Net, class T>
+LoadReport load(Session& session, const Replicated<ShardedReplica<Net>>& net, Shared<T, 1>& params,
+                const std::filesystem::path& file, const LoadOptions& options = {}) {
+  using Of = ShardedReplica<Net>;
+  if (options.form == LoadForm::exact) {
+    session.function(&Of::template check_file<CpuWorker>, &Of::template check_file<CudaWorker>, net, "load")
+        .on_rank(0)(std::filesystem::absolute(file).string(), detail::load_text(file, options));
+    const auto description = session.function(&Of::template describe<T>, net, "load")();
+    syncrun::detail::zero_where_gone(*syncrun::detail::record_of(params), description.elements.value());
+  }
+  const auto loaded =
+      session.function(&Of::template load<CpuWorker, T>, &Of::template load<CudaWorker, T>, net, "load")(
+          std::filesystem::absolute(file).string(), detail::load_text(file, options), params);
+  sync_buffers(session, net, BufferSync::rank0);
+  return {detail::names_in(loaded.missing.span()), detail::names_in(loaded.additional.span())};
 }
 
 namespace detail {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Replica: a module of LibTorch on every worker. Loss: a loss with other numbers of the same batch.
+// Replica: a module of LibTorch on every worker.
 
 #include <torch/torch.h>
 
@@ -17,7 +17,6 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
-#include "syncrun/detail/fields.hpp"
 #include "syncrun/detail/gradient_count.hpp"
 #include "syncrun/detail/handle_access.hpp"
 #include "syncrun/detail/signature.hpp"
@@ -29,6 +28,7 @@
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/descriptions.hpp"
 #include "syncrun/torch/guard.hpp"
+#include "syncrun/torch/loss.hpp"
 #include "syncrun/torch/number.hpp"
 #include "syncrun/torch/staged_loss.hpp"
 #include "syncrun/torch/tensor.hpp"
@@ -116,120 +116,79 @@ class KeptModule<::torch::jit::Module> {
   std::shared_ptr<ScriptAdapter> adapter_;
 };
 
-}  // namespace detail
-
-/// A loss together with other numbers of the same batch. A loss function returns it instead of a tensor:
-///
-///   struct Numbers { sr::Avg<double> loss; sr::Sum<std::int64_t> correct; };
-///   sr::libtorch::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x,
-///                                    sr::Scattered<const std::int64_t, 1> y);
-///
-/// The backward pass starts at `tensor`, which is a WeightedLoss or a SummedLoss if Value says so. The caller of the
-/// step gets `numbers`, reduced over all ranks. In averages, a rank and a slice have the weight of their rows, or in a
-/// Loss<Numbers, WeightedLoss>, of their count.
-template <class Numbers, class Value = ::torch::Tensor>
-struct Loss {
-  Value tensor;     ///< The loss: one number, where the backward pass starts.
-  Numbers numbers;  ///< What the caller gets, for the rows of this rank.
-};
-
-namespace detail {
-
-/// What the caller of a step or an evaluation gets for what a loss returns. An evaluation may also return outputs.
-template <class R>
-struct LossResult {
-  using type = R;
-};
-template <>
-struct LossResult<::torch::Tensor> {
-  using type = Avg<double>;
-};
-template <>
-struct LossResult<WeightedLoss> {
-  using type = WeightedMean;
-};
-template <>
-struct LossResult<SummedLoss> {
-  using type = Sum<double>;
-};
-template <class Numbers, class Value>
-struct LossResult<Loss<Numbers, Value>> {
-  using type = Numbers;
-};
-/// The loss without numbers beside it.
-template <class R>
-struct LossValue {
-  using type = R;
-};
-template <class Numbers, class Value>
-struct LossValue<Loss<Numbers, Value>> {
-  using type = Value;
-};
-/// Whether the gradient of the loss is that of a sum, which the step divides.
-template <class R>
-inline constexpr bool kIsSum = std::is_same_v<typename LossValue<R>::type, WeightedLoss> ||
-                               std::is_same_v<typename LossValue<R>::type, SummedLoss>;
-template <class R>
-inline constexpr bool kIsLoss = kIsSum<R> || std::is_same_v<typename LossValue<R>::type, ::torch::Tensor>;
-/// Whether a function returns a loss and nothing else.
-template <class R>
-inline constexpr bool kIsOnlyLoss = kIsLoss<R> && std::is_same_v<typename LossValue<R>::type, R>;
-/// Whether the host reads the count of the loss, as the weight of the numbers beside it.
-template <class R>
-inline constexpr bool kWaitsForCount = !kIsOnlyLoss<R> && std::is_same_v<typename LossValue<R>::type, WeightedLoss>;
-
-/// The types of a loss function.
-template <class F>
-struct LossTraits {
-  static_assert(sizeof(F) == 0,
-                "a loss is a function of a module and of the arguments of a body: torch::Tensor "
-                "loss(Net& net, Scattered<const float, 2> x, ...)");
-};
-template <class R, class Module, class... P>
-struct LossTraits<R (*)(Module&, P...)> {
-  using Net = Module;
-  using Returned = R;
-  using Result = typename LossResult<R>::type;
-};
-template <class R, class Module, class... P>
-struct LossTraits<R (*)(Module&, P...) noexcept> : LossTraits<R (*)(Module&, P...)> {};
-template <auto kLoss>
-using ResultOf = typename LossTraits<decltype(kLoss)>::Result;
-
-/// The collectives among the inputs of a loss. Null if it has none.
-template <class... P>
-Comm* comm_in(P&... inputs) noexcept {
-  Comm* found = nullptr;
-  [[maybe_unused]] const auto look_at = [&found](auto& input) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(input)>, Comm>) found = &input;
+inline LoadedNames loaded_names(const LoadReport& report) {
+  const auto gathered = [](const std::string& text) -> Gather<std::uint8_t, 1> {
+    return {std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()), Shape<1>(text.size())};
   };
-  (look_at(inputs), ...);
-  return found;
+  return {gathered(joined_names(report.missing)), gathered(joined_names(report.additional))};
 }
 
-/// Whether a step or an evaluation of a loss can be captured as a CUDA graph. TorchScript is not captured: it compiles
-/// itself anew during its first calls, and may keep tensors that it makes then.
-template <class F>
-inline constexpr bool kCanReplayLoss = false;
-template <class R, class Module, class... P>
-inline constexpr bool kCanReplayLoss<R (*)(Module&, P...)> =
-    kIsLoss<R> && !kWaitsForCount<R> && !syncrun::detail::kHasKeep<typename LossResult<R>::type> &&
-    !std::is_same_v<Module, ::torch::jit::Module>;
-template <class R, class Module, class... P>
-inline constexpr bool kCanReplayLoss<R (*)(Module&, P...) noexcept> = kCanReplayLoss<R (*)(Module&, P...)>;
+/// `elements` is the length of the variable on each rank.
+template <class T>
+ReplicaDescription describe_module(const BoundModule& module, const std::vector<BoundParameter>& parameters,
+                                   std::int64_t elements) {
+  module.check_types(parameters, c10::CppTypeToScalarType<T>::value);
+  const std::string text = module.layout(parameters);
+  const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
+  return {elements, module.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
+}
 
-/// Whether a step or an evaluation of a loss is captured as a CUDA graph, if that is possible.
-template <class F, BackwardOptions kBackward>
-inline constexpr bool kIsReplayed =
-    kCanReplayLoss<F> && kBackward.replay == Replay::if_possible &&
-    kBackward.average == GradientAverage::after_backward && kBackward.check == FiniteCheck::loss;
+/// The parameters in the order of named_parameters().
+inline PartsDescription describe_parts(const std::vector<BoundParameter>& parameters) {
+  std::string names;
+  std::vector<std::int64_t> places;
+  for (const BoundParameter& each : parameters) {
+    names.append(each.name).push_back('\0');
+    places.insert(places.end(), {each.offset, each.end(), static_cast<std::int64_t>(each.sizes.size())});
+  }
+  return {{std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())},
+          {places, Shape<2>(places.size() / 3, 3)}};
+}
 
-/// Why such a step or evaluation is not captured.
-template <BackwardOptions kBackward>
-constexpr const char* why_not_replayed() noexcept {
-  if (kBackward.average == GradientAverage::during_backward) return "the gradient is averaged during the backward pass";
-  if (kBackward.check == FiniteCheck::gradients) return "FiniteCheck::gradients waits for each gradient";
-  return "the loss is one of TorchScript, or returns a WeightedLoss with further numbers, or a Keep";
+/// Constructs the module of a replica on a worker, with values that are the same on every rank.
+template <class Net, class Worker, class... Arguments>
+KeptModule<Net> make_module(Worker& worker, std::uint64_t seed, Arguments&&... arguments) {
+  return Guard(worker).run([&] {
+    check_versions(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
+    seed_equally(seed);
+    return KeptModule<Net>(std::forward<Arguments>(arguments)...);
+  });
+}
+
+/// The averages beside a loss have its weights. Waits for the count, so it comes before the backward pass.
+template <class Worker, class Numbers, class Value>
+void weigh(Worker& worker, const Loss<Numbers, Value>& loss) {
+  if constexpr (std::is_same_v<Value, WeightedLoss>) {
+    syncrun::detail::weigh_slice(syncrun::detail::HandleAccess::command_loop(worker),
+                                 worker.rows() == 0 ? 0 : count_of(loss.tensor));
+  }
+}
+/// The end of a step's body: the backward pass, and the result for what the loss function has returned.
+template <auto kLoss, class Worker, class Returned>
+ResultOf<kLoss> trained(Worker& worker, BoundModule& module, const BackwardCall& call, Returned loss) {
+  if constexpr (kIsOnlyLoss<Returned>) {
+    ResultOf<kLoss> result = module.backward(loss, call);
+    module.keep_buffers();
+    return result;
+  } else {
+    weigh(worker, loss);
+    static_cast<void>(module.backward(loss.tensor, call));
+    module.keep_buffers();
+    return std::move(loss.numbers);
+  }
+}
+/// The same for an evaluation.
+template <auto kLoss, class Worker, class Returned>
+ResultOf<kLoss> evaluated(Worker& worker, BoundModule& module, Returned loss) {
+  module.keep_buffers();
+  if constexpr (kIsOnlyLoss<Returned>) {
+    return module.result_of(loss);
+  } else if constexpr (kIsLoss<Returned>) {
+    weigh(worker, loss);
+    return std::move(loss.numbers);
+  } else {
+    return loss;
+  }
 }
 
 }  // namespace detail
@@ -258,12 +217,12 @@ class Replica final {
   /// Session::replicate calls it, on every worker.
   template <class... Arguments>
   explicit Replica(CpuWorker& worker, std::uint64_t seed, Arguments... arguments)
-      : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())), seed_(seed) {
+      : kept_(detail::make_module<Net>(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())), seed_(seed) {
     detail::seed_by_rank(seed, worker.rank());
   }
   template <class... Arguments>
   explicit Replica(CudaWorker& worker, std::uint64_t seed, Arguments... arguments)
-      : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())), seed_(seed) {
+      : kept_(detail::make_module<Net>(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())), seed_(seed) {
     detail::seed_by_rank(seed, worker.rank());
   }
 
@@ -277,15 +236,7 @@ class Replica final {
   }
   /// For the function parts(): the place of each parameter.
   detail::PartsDescription parts(detail::Layout layout) const {
-    std::string names;
-    std::vector<std::int64_t> places;
-    const bool is_present = layout == detail::Layout::present;
-    for (const detail::BoundParameter& each : is_present ? bound_.parameters() : bound_.proposed()) {
-      names.append(each.name).push_back('\0');
-      places.insert(places.end(), {each.offset, each.offset + each.tensor.numel(), each.tensor.dim()});
-    }
-    return {{std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())},
-            {places, Shape<2>(places.size() / 3, 3)}};
+    return detail::describe_parts(layout == detail::Layout::present ? bound_.parameters() : bound_.proposed());
   }
   /// For parameters(): copies the module's parameters into `params`.
   template <class Worker, class T>
@@ -427,15 +378,7 @@ class Replica final {
           bound_.bind_to_read(detail::FlatVector(params));
           bound_.warn_of_buffers(worker);
           const detail::EvaluationScope scope(*kept_.module());
-          auto loss = kLoss(kept_.net(), inputs...);
-          if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
-            return ended(bound_.result_of(loss));
-          } else if constexpr (detail::kIsLoss<decltype(loss)>) {
-            weigh(worker, loss);
-            return ended(std::move(loss.numbers));
-          } else {
-            return ended(std::move(loss));
-          }
+          return detail::evaluated<kLoss>(worker, bound_, kLoss(kept_.net(), inputs...));
         });
   }
 
@@ -481,10 +424,7 @@ class Replica final {
       bound_.bind_to_read(detail::FlatVector(params));
       const LoadReport report = bound_.load(file, options);
       bound_.store(detail::FlatVector(params));
-      const auto gathered = [](const std::string& text) -> Gather<std::uint8_t, 1> {
-        return {std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()), Shape<1>(text.size())};
-      };
-      return {gathered(detail::joined_names(report.missing)), gathered(detail::joined_names(report.additional))};
+      return detail::loaded_names(report);
     });
   }
 
@@ -508,14 +448,6 @@ class Replica final {
     }
   }
 
-  template <class Worker, class... Arguments>
-  static detail::KeptModule<Net> make(Worker& worker, std::uint64_t seed, Arguments&&... arguments) {
-    return Guard(worker).run([&] {
-      detail::check_versions(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
-      detail::seed_equally(seed);
-      return detail::KeptModule<Net>(std::forward<Arguments>(arguments)...);
-    });
-  }
   template <class Worker>
   static detail::BoundModule bind(Worker& worker, std::shared_ptr<::torch::nn::Module> module) {
     return Guard(worker).run([&] { return detail::BoundModule(std::move(module)); });
@@ -529,14 +461,7 @@ class Replica final {
     return syncrun::detail::HandleAccess::make<Guard>(worker, detail::comm_in(inputs...), kMemoryHere)
         .run([&]() -> detail::ResultOf<kLoss> {
           bound_.bind(detail::FlatVector(params), trained, call);
-          auto loss = kLoss(kept_.net(), inputs...);
-          if constexpr (detail::kIsOnlyLoss<decltype(loss)>) {
-            return ended(bound_.backward(loss, call));
-          } else {
-            weigh(worker, loss);
-            static_cast<void>(bound_.backward(loss.tensor, call));
-            return ended(std::move(loss.numbers));
-          }
+          return detail::trained<kLoss>(worker, bound_, call, kLoss(kept_.net(), inputs...));
         });
   }
   /// The result of a body, at its end.
@@ -545,15 +470,6 @@ class Replica final {
     bound_.keep_buffers();
     return result;
   }
-  /// The averages beside a loss have its weights. Waits for the count, so it comes before the backward pass.
-  template <class Worker, class Numbers, class Value>
-  static void weigh(Worker& worker, const Loss<Numbers, Value>& loss) {
-    if constexpr (std::is_same_v<Value, WeightedLoss>) {
-      syncrun::detail::weigh_slice(syncrun::detail::HandleAccess::command_loop(worker),
-                                   worker.rows() == 0 ? 0 : detail::count_of(loss.tensor));
-    }
-  }
-
   template <class Worker>
   detail::ReplicaChecksums checksums_with(Worker& worker, const std::optional<detail::FlatVector>& params) {
     return Guard(worker).run([&]() -> detail::ReplicaChecksums {
@@ -575,11 +491,7 @@ class Replica final {
   }
   template <class T>
   detail::ReplicaDescription described(const std::vector<detail::BoundParameter>& parameters) const {
-    detail::BoundModule::check_types(parameters, c10::CppTypeToScalarType<T>::value);
-    const std::string text = bound_.layout(parameters);
-    const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
-    return {
-        detail::BoundModule::count_elements(parameters), bound_.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
+    return detail::describe_module<T>(bound_, parameters, detail::BoundModule::count_elements(parameters));
   }
   static std::vector<std::int64_t> places_of(const std::vector<detail::BoundParameter>& parameters) {
     std::vector<std::int64_t> places;

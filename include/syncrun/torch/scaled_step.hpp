@@ -112,6 +112,7 @@ auto scaled_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
         "1, got " +
             syncrun::detail::number_text(scaling.scale) + ", " + syncrun::detail::number_text(scaling.growth) + ", " +
             syncrun::detail::number_text(scaling.backoff) + " and " + std::to_string(scaling.growth_interval));
+  detail::check_not_fully_sharded(options.form, "scaled_step");
   TrainStepOptions chosen = options;
   if (chosen.name.empty()) chosen.name = syncrun::detail::function_name<kLoss>();
   if (chosen.clip_norm == 0) chosen.clip_norm = std::numeric_limits<double>::infinity();

@@ -126,6 +126,7 @@ auto staged_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
   std::array<std::string, kStages> networks;
   for (const Stage& stage : stages) {
     networks[options.size()] = stage.network;
+    detail::check_not_fully_sharded(stage.options.form, "staged_step");
     options.push_back(stage.options);
     options.back().range = range_of(session, net, stage.network);
     if (options.back().name.empty()) options.back().name = syncrun::detail::function_name<kLoss>();

@@ -79,6 +79,8 @@ class GradientHooks;
 class ModuleState;
 class CudaScope;
 class ScriptAdapter;
+class UnitPass;
+class Units;
 
 /// Told during a backward pass that the elements [first, size) of the gradient are final. Empty: nobody is told.
 using GradientReport = std::function<void(std::int64_t first)>;
@@ -150,7 +152,8 @@ class SYNCRUN_EXPORT BoundModule {
  public:
   /// Moves the module to the device of the innermost Guard. Throws Error (usage) if a parameter is not a dense tensor of
   /// floating-point numbers on this device, or if two parameters share memory without being one tensor.
-  explicit BoundModule(std::shared_ptr<::torch::nn::Module> module);
+  /// With units, the parameters are divided among the ranks, and calls are in a UnitPass.
+  explicit BoundModule(std::shared_ptr<::torch::nn::Module> module, std::shared_ptr<Units> units = nullptr);
 
   /// The parameters: those of the construction, or of the last change that was laid out.
   const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
@@ -162,7 +165,9 @@ class SYNCRUN_EXPORT BoundModule {
   /// and options. For TorchScript, the last line has a checksum of the file. Ranks compare it.
   std::string layout(const std::vector<BoundParameter>& parameters) const;
   /// Throws Error (usage) if a parameter has a type that a variable of this type cannot hold.
-  static void check_types(const std::vector<BoundParameter>& parameters, ::torch::ScalarType type);
+  void check_types(const std::vector<BoundParameter>& parameters, ::torch::ScalarType type) const;
+  /// With units: four numbers for each parameter, that say where the ranks have it (Units::places).
+  std::vector<std::int64_t> places_in_units() const;
   /// Whether the module has buffers or frozen parameters.
   bool has_buffers() const;
   /// The ids of all parameters that the module has now, also of frozen ones.
@@ -230,8 +235,14 @@ class SYNCRUN_EXPORT BoundModule {
   void save(const std::filesystem::path& file, FileFormat format);
   /// Reads the module from a file, with options from load_text(). Throws what libtorch::load() says. store() follows.
   LoadReport load(const std::filesystem::path& file, std::string_view options);
+  /// Throws as load(), and reads nothing but the names, types and shapes of the tensors.
+  void check_file(const std::filesystem::path& file, std::string_view options) const;
+  /// The same with units, in a UnitPass of all ranks. One rank writes or reads the file, and has one unit at a time.
+  void save_units(const std::filesystem::path& file, bool writes);
+  LoadReport load_units(const std::filesystem::path& file, std::string_view options, bool reads);
 
  private:
+  friend class UnitPass;
   struct KnownTensor {
     ::torch::Tensor tensor;
     std::vector<std::int64_t> sizes;
@@ -246,7 +257,7 @@ class SYNCRUN_EXPORT BoundModule {
   void check_range() const;
   void collect_gradient();
   void collect_in_place();
-  void run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check);
+  void run_backward(const ::torch::Tensor& loss, const BackwardCall& call, FiniteCheck check, bool counts);
   void check_loss(const ::torch::Tensor& loss, const BackwardCall& call) const;
   ::torch::Tensor scaled(const ::torch::Tensor& loss, const BackwardCall& call, double factor = 1) const;
   void set_count(double count, const BackwardCall& call);
@@ -276,6 +287,7 @@ class SYNCRUN_EXPORT BoundModule {
   std::shared_ptr<ModuleState> state_;
   bool has_warned_ = false;
   bool has_copies_ = false;  // parameters are copies of the variable's values, in another type
+  std::shared_ptr<Units> units_;  // null if each rank has all parameters
 };
 
 /// A module of TorchScript as a module of LibTorch: the same parameters, buffers and submodules under the same names.

@@ -30,6 +30,32 @@
 
 namespace syncrun::libtorch {
 
+template <class Net>
+class ShardedReplica;
+
+namespace detail {
+template <class R>
+inline constexpr bool kIsSharded = false;
+template <class Net>
+inline constexpr bool kIsSharded<ShardedReplica<Net>> = true;
+template <class R>
+inline constexpr bool kIsWhole = false;
+template <class Net>
+inline constexpr bool kIsWhole<Replica<Net>> = true;
+/// A Replica or a ShardedReplica.
+template <class R>
+concept AnyReplica = kIsSharded<R> || kIsWhole<R>;
+
+/// For steps of a Replica.
+inline void check_not_fully_sharded(StepForm form, const char* caller) {
+  if (form == StepForm::fully_sharded)
+    throw Error(ErrorKind::usage,
+                std::string(caller) +
+                    ": StepForm::fully_sharded needs session.replicate<ShardedReplica<Net>>, and this "
+                    "is a Replica");
+}
+}  // namespace detail
+
 /// Makes a Replica of the module that a factory function returns. Each worker calls the factory:
 ///
 ///   torch::nn::Sequential make_net(std::int64_t width) {
@@ -55,10 +81,10 @@ auto replicate(Session& session, std::uint64_t seed, const Arguments&... argumen
 
 /// Makes the buffers and the frozen parameters of the modules equal on all ranks. BatchNorm has such buffers: in a
 /// training step, each rank's running statistics are those of its own rows. Call it before an evaluation or a save.
-template <class Net>
-void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferSync how = BufferSync::mean) {
-  session.function(&Replica<Net>::template sync_buffers<CpuWorker>, &Replica<Net>::template sync_buffers<CudaWorker>,
-                   net, "sync_buffers")(how, 0);
+template <detail::AnyReplica R>
+void sync_buffers(Session& session, const Replicated<R>& net, BufferSync how = BufferSync::mean) {
+  session.function(&R::template sync_buffers<CpuWorker>, &R::template sync_buffers<CudaWorker>, net,
+                   "sync_buffers")(how, 0);
   // Without a change, a new module lacks nothing else.
   if (!syncrun::detail::history_of(*net.record())) static_cast<void>(syncrun::detail::take_renewed(*net.record()));
 }
@@ -73,20 +99,29 @@ void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferS
 /// parameters<double> float32) are copies: at the start of each call, the values of the variable are converted to the
 /// type of the parameter. So the variable holds the master weights, and rounding does not swallow small updates.
 ///
+/// With a ShardedReplica, each rank's copy has its parts of the parameters, unit by unit, and copies are equally long. The
+/// values are those of each rank's own module, which must be the same.
+///
 /// Throws Error (usage) if the module has no parameters, or if the modules differ between ranks: the message names the
 /// first difference. It compares the names, types and shapes of parameters and buffers, the types of all modules, and
 /// the options of LibTorch's layers. Throws Error (function) if a parameter is of a larger type than T.
-template <class T = float, class Net>
-Shared<T, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
+template <class T = float, detail::AnyReplica R>
+Shared<T, 1> parameters(Session& session, const Replicated<R>& net, std::string_view name = {}) {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "a variable of parameters is float or double");
-  const auto description = session.function(&Replica<Net>::template describe<T>, net, "parameters")();
+  const auto description = session.function(&R::template describe<T>, net, "parameters")();
   detail::check_layouts("parameters", description.layouts.span());
   auto params = session.shared<T, 1>(
       name.empty() ? syncrun::detail::unused_name(*syncrun::detail::HandleAccess::core(session), "params") : name);
-  params.broadcast(std::vector<T>(static_cast<std::size_t>(description.elements.value())));
-  session.function(&Replica<Net>::template store<CpuWorker, T>, &Replica<Net>::template store<CudaWorker, T>, net,
-                   "parameters")(params);
-  params.broadcast(0);
+  if constexpr (detail::kIsSharded<R>) {
+    // Copies that differ, so that a worker that is replaced does not get the part of another rank.
+    params.scatter(std::vector<T>(static_cast<std::size_t>(session.world_size())));
+    auto& record = *syncrun::detail::record_of(params);
+    syncrun::detail::zero_like(record, record, syncrun::detail::Zeros::like_all, description.elements.value());
+  } else {
+    params.broadcast(std::vector<T>(static_cast<std::size_t>(description.elements.value())));
+  }
+  session.function(&R::template store<CpuWorker, T>, &R::template store<CudaWorker, T>, net, "parameters")(params);
+  if constexpr (!detail::kIsSharded<R>) params.broadcast(0);
   if (description.has_buffers.value() != 0) sync_buffers(session, net, BufferSync::rank0);
   return params;
 }
@@ -101,9 +136,9 @@ struct ParameterPart {
 
 namespace detail {
 
-template <class Net>
-std::vector<ParameterPart> parts_of(Session& session, const Replicated<Replica<Net>>& net, Layout layout) {
-  const auto description = session.function(&Replica<Net>::parts, net, "parts").on_rank(0)(layout);
+template <AnyReplica R>
+std::vector<ParameterPart> parts_of(Session& session, const Replicated<R>& net, Layout layout) {
+  const auto description = session.function(&R::parts, net, "parts").on_rank(0)(layout);
   std::vector<ParameterPart> parts;
   const auto* name = reinterpret_cast<const char*>(description.names.data());
   for (std::int64_t i = 0; i < description.places.rows(); ++i) {
@@ -123,8 +158,8 @@ std::vector<ParameterPart> parts_of(Session& session, const Replicated<Replica<N
 ///   for (const auto& part : sr::libtorch::parts(session, net)) {
 ///     if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
 ///   }
-template <class Net>
-std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>>& net) {
+template <detail::AnyReplica R>
+std::vector<ParameterPart> parts(Session& session, const Replicated<R>& net) {
   return detail::parts_of(session, net, detail::Layout::present);
 }
 
@@ -277,6 +312,7 @@ auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Sha
       detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
       "a training step needs a loss: a function that returns a torch::Tensor, a WeightedLoss, a SummedLoss or "
       "a Loss<Numbers>");
+  detail::check_not_fully_sharded(options.form, "train_step");
   if (kBackward.average == GradientAverage::during_backward && options.form == StepForm::sharded)
     throw Error(ErrorKind::usage,
                 "train_step: GradientAverage::during_backward is for the replicated form, and this step is sharded: it "

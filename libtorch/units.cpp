@@ -1,0 +1,451 @@
+#include "libtorch/units.hpp"
+
+#include <ATen/autocast_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "libtorch/autocast_state.hpp"
+#include "libtorch/module_state.hpp"
+#include "libtorch/module_tensors.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::libtorch::detail {
+
+namespace {
+
+[[noreturn]] void refuse_unit(const std::string& what) { throw Error(ErrorKind::usage, what); }
+
+/// Parts are multiples of so many elements, so that all of them are aligned.
+constexpr std::int64_t kAlignedElements = 16;
+
+thread_local Units* units_under_construction = nullptr;
+
+std::int64_t elements_of_all(const std::vector<BoundParameter>& parameters) {
+  return parameters.empty() ? 0 : parameters.back().end();
+}
+
+std::int64_t part_of_rank(std::int64_t elements, int world_size) {
+  const std::int64_t unit = kAlignedElements * world_size;
+  return (elements + unit - 1) / unit * kAlignedElements;
+}
+
+/// Names the unit in an error of LibTorch that `code` throws.
+template <class Code>
+auto naming(const std::string& name, Code&& code) {
+  try {
+    return code();
+  } catch (c10::Error& error) {
+    error.add_context("in " + name);
+    throw;
+  }
+}
+
+}  // namespace
+
+DividingScope::DividingScope(Units* units) noexcept : before_(std::exchange(units_under_construction, units)) {}
+DividingScope::~DividingScope() { units_under_construction = before_; }
+
+void UnitHolder::divide(::torch::nn::Module& module) {
+  if (units_under_construction != nullptr) unit_ = units_under_construction->add(module);
+}
+
+std::shared_ptr<Units> make_units(int rank, int world_size) {
+  return std::make_shared<Units>(rank, world_size, device_here());
+}
+std::int64_t elements_of_rank(const Units& units) noexcept { return units.elements(); }
+UnitPeak peak_of(const Units& units) noexcept { return units.peak(); }
+
+UnitPass::UnitPass(BoundModule& module, Comm& comm, const FlatVector& params) : module_(module) {
+  module.check_unchanged();
+  module.state_->note_use(ModuleState::Use::evaluation);
+  begin(comm, params, {}, true);
+}
+
+UnitPass::UnitPass(BoundModule& module, Comm& comm, const FlatVector& params, const FlatVector& gradient, int slice)
+    : module_(module) {
+  module.check_unchanged();
+  module.state_->note_use(ModuleState::Use::training);
+  module.gradient_ = gradient;
+  ++module.steps_;
+  begin(comm, params, gradient, slice == 0);
+}
+
+void UnitPass::begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, bool is_first_slice) {
+  try {
+    module_.units_->begin(comm, params, gradient, is_first_slice);
+  } catch (...) {  // there will be no destructor
+    module_.units_->end();
+    throw;
+  }
+}
+
+UnitPass::~UnitPass() { module_.units_->end(); }
+void UnitPass::vote() { module_.units_->vote(); }
+
+Tensors UnitHolder::run(const Tensors& inputs, const TensorFunction& forward) const {
+  return Unit::run(unit_, reshard_, inputs, forward);
+}
+
+// ---- a unit ---------------------------------------------------------------------------------------------------
+
+Unit::Unit(Units& units, std::size_t index, std::vector<BoundParameter> parameters)
+    : units_(&units),
+      index_(index),
+      name_("unit " + std::to_string(index)),
+      parameters_(std::move(parameters)),
+      part_(part_of_rank(elements_of_all(parameters_), units.world_size_)),
+      full_(part_ * units.world_size_, parameters_.front().tensor.scalar_type(), units.device_),
+      gradient_(part_ * units.world_size_, type(), units.device_) {
+  const ::torch::NoGradGuard no_gradients;
+  full_.open_with_zeros();
+  for (BoundParameter& each : parameters_) {
+    if (each.tensor.scalar_type() != type() || each.tensor.layout() != ::torch::kStrided)
+      refuse_unit("parameter '" + each.name + "' is " + type_and_shape(each.tensor) + ", expected the type of '" +
+                  parameters_.front().name + "', " + type_and_shape(parameters_.front().tensor) +
+                  ": the parameters of a unit have one type");
+    const ::torch::Tensor part = full_.part_of(each);
+    part.copy_(each.tensor);
+    each.tensor.set_data(part);  // for ever. This frees the memory that the parameter had
+    each.tensor.mutable_grad() = gradient_.part_of(each);
+  }
+  initial_ = full_.flat().narrow(0, units.rank_ * part_, part_).clone();
+  full_.close();
+}
+
+Tensors Unit::run(const std::shared_ptr<Unit>& unit, Reshard reshard, const Tensors& inputs,
+                  const TensorFunction& forward) {
+  Units& units = *unit->units_;
+  if (::torch::GradMode::is_enabled() && reshard == Reshard::recompute) {
+    return run_repeatedly({.run =
+                               [unit, forward](const Tensors& again) {
+                                 unit->units_->gather(*unit);
+                                 Tensors outputs = naming(unit->name_, [&] { return forward(again); });
+                                 if (!::torch::GradMode::is_enabled()) unit->units_->release(*unit);
+                                 return outputs;
+                               },
+                           .before_backward = [unit] { unit->units_->open_gradient(*unit); },
+                           .after_backward =
+                               [unit] {
+                                 unit->units_->release(*unit);
+                                 unit->units_->reduce(*unit);
+                               }},
+                          inputs);
+  }
+  Tensors outputs = ::torch::GradMode::is_enabled() ? run_recorded(unit, reshard, inputs, forward) : [&] {
+    units.gather(*unit);
+    Tensors computed = naming(unit->name_, [&] { return forward(inputs); });
+    units.release(*unit);
+    return computed;
+  }();
+  // Its copies of parameters in other types would stay until the end of the scope.
+  if (is_autocast_enabled(units.device_.type())) at::autocast::clear_cache();
+  return outputs;
+}
+
+/// Hooks of tensors run before the node that has computed the tensor. All nodes of the unit are younger than the views of
+/// its inputs, and LibTorch runs the youngest node that is ready, and before it those that add to parameters. So when the
+/// hook of the first view runs, the backward pass of the unit is over. Without views, hooks of the module before would run
+/// first, and more units would be in memory. If no input needs a gradient, the end of the backward pass ends the unit.
+Tensors Unit::run_recorded(const std::shared_ptr<Unit>& unit, Reshard reshard, const Tensors& inputs,
+                           const TensorFunction& forward) {
+  Tensors own = inputs;
+  for (::torch::Tensor& each : own) {
+    if (!each.defined() || !each.requires_grad()) continue;
+    each = each.view_as(each);
+    each.register_hook([unit](const ::torch::Tensor&) {
+      unit->units_->release(*unit);
+      unit->units_->reduce(*unit);
+    });
+  }
+  unit->units_->gather(*unit);
+  Tensors outputs = naming(unit->name_, [&] { return forward(own); });
+  if (reshard == Reshard::keep) unit->units_->release(*unit);
+  for (const ::torch::Tensor& each : outputs) {
+    if (!each.defined() || !each.requires_grad()) continue;
+    each.register_hook([unit](const ::torch::Tensor&) {
+      unit->units_->gather(*unit);
+      unit->units_->open_gradient(*unit);
+    });
+  }
+  return outputs;
+}
+
+// ---- the construction -----------------------------------------------------------------------------------------
+
+std::shared_ptr<Unit> Units::add(const ::torch::nn::Module& module) {
+  std::vector<BoundParameter> own;
+  std::int64_t offset = 0;
+  for (BoundParameter& each : trained_parameters(module)) {
+    if (owners_.contains(each.tensor.unsafeGetTensorImpl())) continue;
+    const std::int64_t elements = each.tensor.numel();
+    each.offset = std::exchange(offset, offset + elements);
+    own.push_back(std::move(each));
+  }
+  if (offset == 0) return nullptr;
+  Unit& unit = *units_.emplace_back(std::make_unique<Unit>(*this, units_.size(), std::move(own)));
+  for (const BoundParameter& each : unit.parameters_) owners_.emplace(each.tensor.unsafeGetTensorImpl(), &unit);
+  unit.begin_ = std::exchange(elements_, elements_ + unit.part_);
+  return {shared_from_this(), &unit};
+}
+
+void Units::complete(const ::torch::nn::Module& module) {
+  if (const auto rest = add(module)) {
+    rest_ = rest.get();
+    rest_->name_ = "the rest of the module";
+  }
+  for (const auto& each : module.named_modules()) {
+    const auto* const holder = dynamic_cast<const UnitHolder*>(each.value().get());
+    if (holder != nullptr && holder->unit_)
+      holder->unit_->name_ = each.key().empty() ? "the whole module" : "unit '" + each.key() + "'";
+  }
+  // A tensor that two units use would be missing in one of them.
+  const std::function<void(const ::torch::nn::Module&, const std::string&, const Unit*)> visit =
+      [&](const ::torch::nn::Module& part, const std::string& prefix, const Unit* unit) {
+        if (const auto* const holder = dynamic_cast<const UnitHolder*>(&part); holder != nullptr && holder->unit_)
+          unit = holder->unit_.get();
+        for (const auto& each : part.named_parameters(false)) {
+          if (!each.value().defined() || !each.value().requires_grad()) continue;
+          const Unit& owner = owner_of(each.value());
+          if (&owner == unit) continue;
+          refuse_unit("parameter '" + prefix + each.key() + "' is tied to one of " + owner.name_ + ", and is used by " +
+                      (unit == nullptr ? "the rest of the module" : unit->name_) +
+                      ": expected tied parameters in one unit. Make a unit of a module that contains both, or leave "
+                      "both outside of units");
+        }
+        for (const auto& child : part.named_children()) visit(*child.value(), prefix + child.key() + ".", unit);
+      };
+  visit(module, "", rest_);
+  for (const auto& unit : units_) {
+    unit->full_.set_name("the parameters of " + unit->name_ + ", which are gathered only while it computes");
+    unit->gradient_.set_name("the gradient of " + unit->name_ + ", which exists only in its backward pass");
+  }
+  for (const BoundParameter& each : trained_parameters(module)) {
+    for (BoundParameter& own : owner_of(each.tensor).parameters_) {
+      if (own.tensor.is_same(each.tensor)) own.name = each.name;
+    }
+  }
+}
+
+Unit* Units::find_owner(const ::torch::Tensor& tensor) const {
+  const auto found = owners_.find(tensor.unsafeGetTensorImpl());
+  return found == owners_.end() ? nullptr : found->second;
+}
+
+std::string Units::layout() const {
+  std::string text;
+  for (const auto& unit : units_)
+    text += unit->name_ + " with " + std::to_string(elements_of_all(unit->parameters_)) + " elements\n";
+  return text;
+}
+
+void Units::check_type(::torch::ScalarType type) const {
+  for (const auto& unit : units_) {
+    if (unit->type() == type) continue;
+    const BoundParameter& first = unit->parameters_.front();
+    refuse_unit("parameter '" + first.name + "' is " + type_and_shape(first.tensor) + ", expected " +
+                c10::toString(type) + ", the type of the variable. Other types are not supported in a ShardedReplica");
+  }
+}
+
+::torch::Tensor Units::part_in(const FlatVector& vector, const Unit& unit) const {
+  auto* const data = static_cast<std::byte*>(vector.data);
+  const auto at = static_cast<std::size_t>(unit.begin_) * c10::elementSize(vector.type);
+  return ::torch::from_blob(data + at, {unit.part_}, ::torch::TensorOptions().dtype(vector.type).device(device_));
+}
+
+void Units::store(const FlatVector& params) {
+  if (std::exchange(is_stored_, true))
+    refuse_unit(
+        "this replica has a variable already, and keeps no initial values for another one. Use that variable, or make "
+        "another ShardedReplica");
+  for (const auto& unit : units_) part_in(params, *unit).copy_(std::exchange(unit->initial_, ::torch::Tensor()));
+}
+
+std::vector<std::int64_t> Units::places(const std::vector<BoundParameter>& parameters) const {
+  std::vector<std::int64_t> places;
+  for (const BoundParameter& each : parameters) {
+    const Unit& unit = owner_of(each.tensor);
+    for (const BoundParameter& own : unit.parameters_) {
+      if (own.tensor.is_same(each.tensor))
+        places.insert(places.end(), {own.offset, each.tensor.numel(), unit.part_, unit.begin_});
+    }
+  }
+  return places;
+}
+
+// ---- a pass ---------------------------------------------------------------------------------------------------
+
+void Units::begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, bool is_first_slice) {
+  if (comm.world_size() != world_size_ || comm.rank() != rank_)
+    refuse_unit("the call has " + std::to_string(comm.world_size()) + " ranks, expected all " +
+                std::to_string(world_size_) + ": each has a part of the parameters");
+  for (const FlatVector& vector : {params, gradient}) {
+    if (vector.data == nullptr || vector.elements == elements_) continue;
+    refuse_unit("the variable has " + std::to_string(vector.elements) + " elements on this rank, expected " +
+                std::to_string(elements_) +
+                ". Make the variable with parameters(session, net), and load files of another number of ranks with "
+                "load(session, net, ...)");
+  }
+  comm_ = &comm;
+  params_ = params;
+  gradient_ = gradient;
+  is_backward_ = false;
+  counts_ = true;
+  events_.clear();
+  for (const auto& unit : units_) unit->has_gradient_ = !is_first_slice;
+  if (rest_ != nullptr) gather(*rest_);
+}
+
+void Units::begin_backward(bool counts) {
+  is_backward_ = true;
+  counts_ = counts;
+  if (rest_ != nullptr) open_gradient(*rest_);
+}
+
+void Units::backward(const ::torch::Tensor& loss) {
+  try {
+    loss.backward();
+  } catch (c10::Error& error) {
+    for (const auto& unit : units_) {
+      if (!is_rest(*unit) && unit->gradient_.is_open()) error.add_context("in the backward pass of " + unit->name_);
+    }
+    throw;
+  }
+}
+
+void Units::end_backward() {
+  for (const auto& unit : units_) {
+    release(*unit);
+    reduce(*unit);
+  }
+}
+
+void Units::end() noexcept {
+  comm_ = nullptr;
+  for (const auto& unit : units_) {
+    unit->full_.close();
+    unit->gradient_.close();
+  }
+}
+
+Comm& Units::comm_for(const Unit& unit) const {
+  if (comm_ != nullptr) return *comm_;
+  refuse_unit(unit.name_ +
+              " computes outside of a step and an evaluation, where its parameters cannot be gathered, or its backward "
+              "pass came after the end of the body");
+}
+
+std::string Units::label_of(const Unit& unit, Event event) const {
+  constexpr std::array kTexts{"", " in the backward pass", " and its gradient"};
+  return unit.name_ + kTexts[static_cast<std::size_t>(event)];
+}
+
+void Units::note(const Unit& unit, Event event) {
+  events_.push_back(static_cast<std::int64_t>(unit.index_) * 4 + static_cast<std::int64_t>(event));
+}
+
+void Units::note_memory() noexcept {
+  UnitPeak now;
+  for (const auto& unit : units_) {
+    if (is_rest(*unit)) continue;
+    now.units += unit->full_.is_open() ? 1 : 0;
+    now.bytes +=
+        (unit->full_.is_open() ? unit->full_.bytes() : 0) + (unit->gradient_.is_open() ? unit->full_.bytes() : 0);
+  }
+  peak_ = {std::max(peak_.units, now.units), std::max(peak_.bytes, now.bytes)};
+}
+
+void Units::gather(Unit& unit) {
+  if (unit.full_.is_open()) return;
+  Comm& comm = comm_for(unit);
+  naming(unit.name_, [&] { unit.full_.open(); });
+  note_memory();
+  const Event event = is_backward_ ? Event::gather_again : Event::gather;
+  note(unit, event);
+  const CollectiveLabel label(comm, label_of(unit, event));
+  const ::torch::Tensor part = part_in(params_, unit);
+  with_floating_elements(unit.full_.flat(),
+                         [&]<class T>(std::span<T> all) { comm.all_gather(elements_of<T>(part), all); });
+}
+
+void Units::release(Unit& unit) noexcept { unit.full_.close(); }
+
+void Units::open_gradient(Unit& unit) {
+  if (unit.gradient_.is_open()) return;
+  naming(unit.name_, [&] { unit.gradient_.open_with_zeros(); });
+  note_memory();
+}
+
+void Units::check_gradient(const Unit& unit) const {
+  for (const BoundParameter& each : unit.parameters_) {
+    const ::torch::Tensor& own = each.tensor.grad();
+    if (each.tensor.numel() == 0) continue;
+    if (own.defined() && own.is_alias_of(unit.gradient_.flat())) continue;
+    refuse_unit("the gradient of parameter '" + each.name +
+                "' was replaced during the backward pass, expected additions to it. Do not assign or reset .grad, for "
+                "example by zero_grad()");
+  }
+}
+
+void Units::reduce(Unit& unit) {
+  if (!unit.gradient_.is_open()) return;
+  Comm& comm = comm_for(unit);
+  check_gradient(unit);
+  const ::torch::NoGradGuard no_gradients;
+  if (!counts_) ::torch::Tensor(unit.gradient_.flat()).zero_();  // it may be NaN
+  note(unit, Event::reduce);
+  const CollectiveLabel label(comm, label_of(unit, Event::reduce));
+  ::torch::Tensor part = part_in(gradient_, unit);
+  const ::torch::Tensor own = unit.has_gradient_ ? ::torch::empty_like(part) : part;
+  with_floating_elements(unit.gradient_.flat(), [&]<class T>(std::span<T> all) {
+    comm.reduce_scatter(all, elements_of<T>(own), Reduction::sum);
+  });
+  if (std::exchange(unit.has_gradient_, true)) part.add_(own);
+  unit.gradient_.close();
+}
+
+void Units::scatter(Unit& unit) {
+  Comm& comm = comm_for(unit);
+  const CollectiveLabel label(comm, unit.name_ + " from a file");
+  const std::vector<std::int64_t> lengths(static_cast<std::size_t>(world_size_), unit.part_);
+  const ::torch::Tensor part = part_in(params_, unit);
+  with_floating_elements(unit.full_.flat(), [&]<class T>(std::span<T> all) {
+    comm.scatter(rank_ == 0 ? all : std::span<T>(), elements_of<T>(part), 0, lengths);
+  });
+}
+
+void Units::vote() {
+  std::uint64_t hash = 0;
+  for (const std::int64_t event : events_)
+    hash = (hash ^ static_cast<std::uint64_t>(event + 1)) * 0x9e3779b97f4a7c15ULL;
+  const auto own = static_cast<std::int64_t>(hash >> 1U);
+  const auto all = comm_->lengths(own);
+  if (std::all_of(all.begin(), all.end(), [&](std::int64_t other) { return other == all.front(); })) return;
+  refuse_order();
+}
+
+/// Called by all ranks. Finds the first difference.
+void Units::refuse_order() {
+  const auto counts = comm_->lengths(static_cast<std::int64_t>(events_.size()));
+  const auto most = static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end()));
+  const auto described = [&](std::int64_t event) {
+    if (event < 0) return std::string("nothing more");
+    return label_of(*units_[static_cast<std::size_t>(event / 4)], static_cast<Event>(event % 4));
+  };
+  for (std::size_t i = 0; i < most; ++i) {
+    const auto events = comm_->lengths(i < events_.size() ? events_[i] : -1);
+    const auto other = std::find_if(events.begin(), events.end(), [&](std::int64_t each) { return each != events[0]; });
+    if (other == events.end()) continue;
+    refuse_unit("the ranks ran their units in different orders: rank 0 had " + described(events[0]) + ", rank " +
+                std::to_string(other - events.begin()) + " had " + described(*other) +
+                ". All ranks must run the same units in the same order, also those without rows");
+  }
+  refuse_unit("the ranks ran their units in different orders");
+}
+
+}  // namespace syncrun::libtorch::detail

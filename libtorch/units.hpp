@@ -1,0 +1,145 @@
+#pragma once
+
+// Units: the parameters of a module that are divided among the ranks. A unit is a Sharded module, or the rest of the
+// module. Each rank keeps an equal part of each unit, and gathers the whole unit while it computes:
+//
+//   the forward pass: gather -> the unit computes -> release (Reshard::never: later)
+//   the backward pass: gather, open the gradient -> the unit computes -> release, reduce the gradient
+//
+// The rest of the module stays gathered in the whole pass. A rank's parts lie one after the other in its copy of the
+// variable of parameters, of the gradient and of the rule's state. They are padded to equal lengths.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "libtorch/unit_memory.hpp"
+#include "syncrun/torch/sharded_units.hpp"
+#include "syncrun/torch/torch_interface.hpp"
+#include "syncrun/worker.hpp"
+
+namespace syncrun::libtorch::detail {
+
+/// The parameters of a unit. The offsets of its parameters are those in the unit.
+class Unit {
+ public:
+  Unit(Units& units, std::size_t index, std::vector<BoundParameter> parameters);
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
+
+  /// What a Sharded module does; see UnitHolder.
+  static Tensors run(const std::shared_ptr<Unit>& unit, Reshard reshard, const Tensors& inputs,
+                     const TensorFunction& forward);
+
+  const std::string& name() const noexcept { return name_; }
+  const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
+  ::torch::ScalarType type() const { return full_.flat().scalar_type(); }
+  bool is_gathered() const noexcept { return full_.is_open(); }
+
+ private:
+  friend class Units;
+  static Tensors run_recorded(const std::shared_ptr<Unit>& unit, Reshard reshard, const Tensors& inputs,
+                              const TensorFunction& forward);
+
+  Units* units_;
+  std::size_t index_;
+  std::string name_;
+  std::vector<BoundParameter> parameters_;
+  std::int64_t part_;       // the elements of each rank
+  std::int64_t begin_ = 0;  // of this rank's part among its parts of all units
+  UnitMemory full_;
+  UnitMemory gradient_;
+  ::torch::Tensor initial_;    // this rank's part, until store()
+  bool has_gradient_ = false;  // this pass has written this rank's part of the gradient
+};
+
+class Units : public std::enable_shared_from_this<Units> {
+ public:
+  Units(int rank, int world_size, ::torch::Device device) : rank_(rank), world_size_(world_size), device_(device) {}
+  Units(const Units&) = delete;
+  Units& operator=(const Units&) = delete;
+
+  // ---- the construction of the module ----
+
+  /// Makes a unit of the parameters of a module that are in no unit yet. Returns null if there are none.
+  std::shared_ptr<Unit> add(const ::torch::nn::Module& module);
+  /// Makes a unit of the rest, and names all units. Throws Error (usage) if a tensor is used by two units.
+  void complete(const ::torch::nn::Module& module);
+  /// The unit of a tensor. Null if it is in none.
+  Unit* find_owner(const ::torch::Tensor& tensor) const;
+  /// The unit of a parameter that is in one.
+  Unit& owner_of(const ::torch::Tensor& parameter) const { return *owners_.at(parameter.unsafeGetTensorImpl()); }
+  /// A line for each unit, which the ranks compare.
+  std::string layout() const;
+  /// The length of a rank's copy of the variable.
+  std::int64_t elements() const noexcept { return elements_; }
+  /// Throws Error (usage) unless all parameters have this type.
+  void check_type(::torch::ScalarType type) const;
+  /// Copies this rank's parts of the initial values into its copy of the variable. Throws Error (usage) the second time.
+  void store(const FlatVector& params);
+  /// Four numbers for each parameter, in the order of the units: its first element in its unit, its number of elements,
+  /// the length of a rank's part of the unit, and where this part begins in a rank's copy of the variable.
+  std::vector<std::int64_t> places(const std::vector<BoundParameter>& parameters) const;
+
+  // ---- a pass: a slice of a step, an evaluation, a file ----
+
+  /// Begins a pass, and gathers the rest of the module. `gradient` is empty in a pass that only reads.
+  void begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, bool is_first_slice);
+  /// `counts`: whether this rank's gradient counts. If not, it may be anything.
+  void begin_backward(bool counts);
+  void backward(const ::torch::Tensor& loss);
+  /// Called by all ranks, after the backward pass if there is one: reduces what is left.
+  void end_backward();
+  /// Returns when all ranks have run their units. Throws Error (usage) on all of them if their orders differ.
+  void vote();
+  /// Releases everything, also after an exception.
+  void end() noexcept;
+
+  void gather(Unit& unit);
+  void release(Unit& unit) noexcept;
+  void open_gradient(Unit& unit);
+  /// Adds the gradients of all ranks, and adds this rank's part to its copy of the gradient. Frees the whole gradient.
+  void reduce(Unit& unit);
+
+  /// Gives each rank its part of the unit from the whole values on rank 0. The unit is gathered.
+  void scatter(Unit& unit);
+  const std::vector<std::unique_ptr<Unit>>& all() const noexcept { return units_; }
+  UnitPeak peak() const noexcept { return peak_; }
+
+ private:
+  friend class Unit;
+  enum class Event : std::uint8_t { gather, gather_again, reduce };
+
+  ::torch::Tensor part_in(const FlatVector& vector, const Unit& unit) const;
+  Comm& comm_for(const Unit& unit) const;
+  std::string label_of(const Unit& unit, Event event) const;
+  void note(const Unit& unit, Event event);
+  void check_gradient(const Unit& unit) const;
+  void note_memory() noexcept;
+  bool is_rest(const Unit& unit) const noexcept { return &unit == rest_; }
+  [[noreturn]] void refuse_order();
+
+  const int rank_;
+  const int world_size_;
+  const ::torch::Device device_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  Unit* rest_ = nullptr;  // null until complete(), and if there is none
+  std::unordered_map<const c10::TensorImpl*, Unit*> owners_;
+  std::int64_t elements_ = 0;
+  bool is_stored_ = false;
+  UnitPeak peak_;
+
+  // of a pass
+  Comm* comm_ = nullptr;
+  FlatVector params_;
+  FlatVector gradient_;
+  bool is_backward_ = false;
+  bool counts_ = true;
+  std::vector<std::int64_t> events_;
+};
+
+}  // namespace syncrun::libtorch::detail
