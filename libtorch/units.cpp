@@ -22,6 +22,9 @@ namespace {
 
 /// Parts are multiples of so many elements, so that all of them are aligned.
 constexpr std::int64_t kAlignedElements = 16;
+/// A rank's copy has a length of 1 modulo this prime number, which is larger than any number of ranks. So a checkpoint of N
+/// copies has a length of N modulo it, and never fits another number of ranks, where the parts lie elsewhere.
+constexpr std::int64_t kCopyModulus = 1031;
 
 thread_local Units* units_under_construction = nullptr;
 
@@ -198,6 +201,7 @@ void Units::complete(const ::torch::nn::Module& module) {
     rest_ = rest.get();
     rest_->name_ = "the rest of the module";
   }
+  while (elements_ % kCopyModulus != 1) ++elements_;
   for (const auto& each : module.named_modules()) {
     const auto* const holder = dynamic_cast<const UnitHolder*>(each.value().get());
     if (holder != nullptr && holder->unit_)

@@ -36,6 +36,7 @@ class Sharded<M, R (C::*)(P...)> : public M, public detail::UnitHolder {
                 "Sharded<M>: M is a class derived from torch::nn::Module: Sharded<torch::nn::LinearImpl>");
 
  public:
+  /// Constructs M with these arguments.
   template <class... A>
     requires std::constructible_from<M, A...>
   explicit Sharded(A&&... arguments) : Sharded(Reshard::keep, std::forward<A>(arguments)...) {}
@@ -45,6 +46,7 @@ class Sharded<M, R (C::*)(P...)> : public M, public detail::UnitHolder {
     divide(*this);
   }
 
+  /// Computes M::forward with the whole parameters.
   R forward(P... arguments) {
     if (!is_divided()) return M::forward(std::forward<P>(arguments)...);
     const auto of_module = [this](const std::remove_cvref_t<P>&... again) -> R { return M::forward(again...); };
