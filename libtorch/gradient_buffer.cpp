@@ -354,8 +354,8 @@ Sum<double> BoundModule::backward(const SummedLoss& loss, const BackwardCall& ca
 /// computed in float16, where it could be infinite.
 ::torch::Tensor BoundModule::scaled(const ::torch::Tensor& loss, const BackwardCall& call, double factor) const {
   // The ranks of a divided module add their gradients. Others average them by rows.
-  if (call.scale == nullptr) return units_ && factor != 1 ? loss * factor : loss;
   const auto type = loss.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;
+  if (call.scale == nullptr) return units_ && factor != 1 ? loss.to(type) * factor : loss;
   if (device_.is_cpu()) return loss.to(type) * (static_cast<double>(*call.scale) * factor);
   return loss.to(type) * factor * numbers_at(const_cast<float*>(call.scale), {}, ::torch::kFloat32);
 }

@@ -2,6 +2,8 @@
 
 #include <torch/custom_class.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -32,6 +34,21 @@ class RandomState {
     states_.emplace_back(generator, generator.get_state());
   }
   std::vector<std::pair<at::Generator, ::torch::Tensor>> states_;
+};
+
+/// In its lifetime, Autocast keeps no copies of parameters. A copy that was made without a graph would serve later uses of
+/// the parameter in the same scope, which then had no gradient. It would also need memory until the end of the scope.
+class NoAutocastCache {
+ public:
+  NoAutocastCache() : was_enabled_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~NoAutocastCache() { at::autocast::set_autocast_cache_enabled(was_enabled_); }
+  NoAutocastCache(const NoAutocastCache&) = delete;
+  NoAutocastCache& operator=(const NoAutocastCache&) = delete;
+
+ private:
+  bool was_enabled_;
 };
 
 /// What a computation can ask for in its thread.
@@ -94,13 +111,21 @@ class RepeatedNode : public autograd::Function<RepeatedNode> {
     const Tensors kept = inputs.vec();
     context->save_for_backward(kept);
     context->saved_data["state"] = c10::IValue::make_capsule(state);
+    context->saved_data["inputs"] = static_cast<std::int64_t>(inputs.size());
     context->set_materialize_grads(false);
+    const NoAutocastCache no_cache;
     return state->work.run(kept);
   }
 
   static autograd::variable_list backward(autograd::AutogradContext* context, autograd::variable_list gradients) {
     if (::torch::GradMode::is_enabled())
       throw Error(ErrorKind::usage, "checkpoint: second derivatives are not supported (create_graph)");
+    // The pass below adds to the gradients of all parameters. torch::autograd::grad wants none of them.
+    if (!context->needs_input_grad(static_cast<std::size_t>(context->saved_data["inputs"].toInt())))
+      throw Error(
+          ErrorKind::usage,
+          "checkpoint: the backward pass is to given tensors only, as that of torch::autograd::grad, expected one "
+          "to all parameters, as that of backward(). Compute this part of the loss without checkpoint()");
     const auto capsule = context->saved_data["state"].toCapsule();
     const auto& state = *static_cast<const ThreadState*>(capsule.get());
     Tensors inputs;
@@ -111,6 +136,7 @@ class RepeatedNode : public autograd::Function<RepeatedNode> {
     {
       const ThreadState::Again again(state);
       const ::torch::AutoGradMode recorded(true);
+      const NoAutocastCache no_cache;
       Tensors outputs = state.work.run(inputs);
       for (std::size_t i = 0; i < outputs.size() && i < gradients.size(); ++i) {
         if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;

@@ -111,6 +111,11 @@ Unit::Unit(Units& units, std::size_t index, std::vector<BoundParameter> paramete
       refuse_unit("parameter '" + each.name + "' is " + type_and_shape(each.tensor) + ", expected the type of '" +
                   parameters_.front().name + "', " + type_and_shape(parameters_.front().tensor) +
                   ": the parameters of a unit have one type");
+    if (each.tensor.numel() != 0 && each.tensor.storage().use_count() > 1)
+      refuse_unit(
+          "parameter '" + each.name +
+          "' shares its memory with another tensor, expected memory of its own, because it is divided among the "
+          "ranks. Register tied parameters as one tensor, and make others by clone()");
     const ::torch::Tensor part = full_.part_of(each);
     part.copy_(each.tensor);
     each.tensor.set_data(part);  // for ever. This frees the memory that the parameter had
@@ -171,6 +176,8 @@ Tensors Unit::run_recorded(const std::shared_ptr<Unit>& unit, Reshard reshard, c
   for (const ::torch::Tensor& each : outputs) {
     if (!each.defined() || !each.requires_grad()) continue;
     each.register_hook([unit](const ::torch::Tensor&) {
+      if (::torch::GradMode::is_enabled())
+        refuse_unit(unit->name_ + ": second derivatives are not supported (create_graph)");
       unit->units_->gather(*unit);
       unit->units_->open_gradient(*unit);
     });

@@ -39,17 +39,21 @@ bool has_died(const os::KeptDescriptor& link) noexcept {
   return link.is_intact() && ::recv(link.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
-NativeStack stack_for(const Job& job) {
+NativeStack read_stack(const Job& job) {
   if (os::Clock::now() > job.deadline) return not_in_time();
   if (has_died(job.link)) return {{}, "the process has died"};
   try {
-    NativeStack stack = crashed_stack(job.crash, job.deadline);
-    if (const auto used = text::get_text(job.crash.used); !used.empty())
-      stack.lines.insert(stack.lines.begin(), "it used " + std::string(used));
-    return stack;
+    return crashed_stack(job.crash, job.deadline);
   } catch (const std::exception& error) {
     return {{}, error.what()};
   }
+}
+
+NativeStack stack_for(const Job& job) {
+  NativeStack stack = read_stack(job);
+  if (const auto used = text::get_text(job.crash.used); !used.empty())
+    stack.lines.insert(stack.lines.begin(), "it used " + std::string(used));
+  return stack;
 }
 
 void answer(const os::KeptDescriptor& link) noexcept {

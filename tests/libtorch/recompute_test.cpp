@@ -115,6 +115,34 @@ TEST(LibtorchCheckpoint, ComputesInTheTypeOfItsScope) {
   EXPECT_TRUE(gradients[0].equal(gradients[1]));
 }
 
+/// Autocast keeps the copy of a parameter that it makes first, also if it has no graph.
+TEST(LibtorchCheckpoint, LeavesOtherUsesOfItsParametersTheirGradient) {
+  torch::manual_seed(kSeed);
+  const auto weight = torch::rand({8, 8}, torch::requires_grad());
+  const auto x = torch::rand({4, 8});
+  std::vector<Tensor> gradients;
+  for (const bool repeats : {false, true}) {
+    weight.mutable_grad().reset();
+    Tensor y;
+    {
+      const lt::Autocast autocast(torch::kBFloat16);
+      const auto function = [&](const Tensor& x) { return torch::matmul(x, weight); };
+      y = torch::matmul(repeats ? lt::checkpoint(function, x) : function(x), weight);
+    }
+    y.sum().backward();
+    gradients.push_back(weight.grad().clone());
+  }
+  EXPECT_TRUE(gradients[1].allclose(gradients[0], 1e-2)) << gradients[1] << gradients[0];
+}
+
+TEST(LibtorchCheckpoint, RefusesAGradientOfGivenTensors) {
+  const auto weight = torch::rand({3}, torch::requires_grad());
+  const auto x = torch::rand({3}, torch::requires_grad());
+  const auto y = lt::checkpoint([&](const Tensor& x) { return x * weight; }, x).sum();
+  EXPECT_ERROR(torch::autograd::grad({y}, {x}), sr::ErrorKind::usage, "expected one to all parameters");
+  EXPECT_FALSE(weight.grad().defined());
+}
+
 TEST(LibtorchCheckpoint, KeepsOnlyItsInputs) {
   // What the graph keeps is freed with it.
   const auto held = [](bool repeats) {

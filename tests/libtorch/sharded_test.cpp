@@ -233,6 +233,21 @@ TEST_P(LibtorchSharded, RefuseParametersThatTwoUnitsUse) {
                "parameter 'head' is tied to one of unit 'block', and is used by the rest of the module");
 }
 
+/// Not the same tensor, but the same memory.
+struct Alias : nn::Module {
+  Alias() : first(3, 3) {
+    register_module("first", first);
+    second = register_parameter("second", first->weight.detach());
+  }
+  nn::Linear first;
+  Tensor second;
+};
+
+TEST_P(LibtorchSharded, RefuseParametersThatShareMemory) {
+  const auto net = session().replicate<lt::ShardedReplica<Alias>>(kSeed);
+  EXPECT_ERROR(lt::parameters(session(), net), sr::ErrorKind::function, "shares its memory with another tensor");
+}
+
 TEST_P(LibtorchSharded, RefuseOtherFormsAndOtherReplicas) {
   const auto net = session().replicate<lt::ShardedReplica<Net>>(kSeed, std::int64_t{0}, 0.0);
   const auto params = lt::parameters(session(), net);

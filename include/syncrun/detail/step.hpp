@@ -252,6 +252,8 @@ struct StepOf {
         update<kDevice>(call, nullptr, numbers, rule, first, params, gradient.span(),
                         std::get<kCount + 1 + I>(all).span()...);
       } else if constexpr (kForm == StepForm::fully_sharded) {
+        // So if the body has failed on one rank, no rank updates its part.
+        if constexpr (kDevice != BodyDevice::cuda) comm.barrier();
         sum_counts<kDevice>(comm, numbers);
         update<kDevice>(call, &comm, numbers, rule, first, params, gradient.span(),
                         std::get<kCount + 1 + I>(all).span()...);

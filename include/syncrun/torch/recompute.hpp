@@ -109,7 +109,8 @@ class TensorCall {
 /// not variables of a loop. Random numbers, Autocast and a Guard are as in the first call. BatchNorm updates its running
 /// statistics twice, as in PyTorch. Works in a body and outside of one.
 ///
-/// Throws what the function throws. The backward pass throws Error (usage) if it is to record a graph (create_graph).
+/// Throws what the function throws. The backward pass throws Error (usage) if it is to record a graph (create_graph), and
+/// in torch::autograd::grad, because it adds to the gradients of the parameters that the function uses.
 /// Source: T. Chen, B. Xu, C. Zhang and C. Guestrin, Training Deep Nets with Sublinear Memory Cost, 2016.
 template <class F, class... Inputs>
 auto checkpoint(F function, const Inputs&... inputs) {

@@ -25,8 +25,9 @@ namespace syncrun::libtorch {
 /// M is a class derived from torch::nn::Module with one function `forward`, which takes tensors and values and returns a
 /// tensor, or a std::tuple or std::vector of tensors. The constructor of M sets the initial values, because afterwards,
 /// the rank has only its part of them. Outside of `forward`, the parameters cannot be used: call this class's forward(),
-/// not M's. All ranks must run the same units in the same order, also ranks without rows. Units may contain units. In any
-/// other program or replica, the class is the same as M.
+/// not M's. Inputs and outputs must not be changed in place, neither by M nor by the caller. All ranks must run the same
+/// units in the same order, also ranks without rows. Units may contain units. In any other program or replica, the class
+/// is the same as M.
 template <class M, class Forward = decltype(&M::forward)>
 class Sharded;
 
