@@ -217,12 +217,16 @@ class Replica final {
   /// Session::replicate calls it, on every worker.
   template <class... Arguments>
   explicit Replica(CpuWorker& worker, std::uint64_t seed, Arguments... arguments)
-      : kept_(detail::make_module<Net>(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())), seed_(seed) {
+      : kept_(detail::make_module<Net>(worker, seed, std::move(arguments)...)),
+        bound_(bind(worker, kept_.module())),
+        seed_(seed) {
     detail::seed_by_rank(seed, worker.rank());
   }
   template <class... Arguments>
   explicit Replica(CudaWorker& worker, std::uint64_t seed, Arguments... arguments)
-      : kept_(detail::make_module<Net>(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())), seed_(seed) {
+      : kept_(detail::make_module<Net>(worker, seed, std::move(arguments)...)),
+        bound_(bind(worker, kept_.module())),
+        seed_(seed) {
     detail::seed_by_rank(seed, worker.rank());
   }
 
