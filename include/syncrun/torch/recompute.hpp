@@ -23,6 +23,11 @@ namespace detail {
 template <class T>
 inline constexpr bool kIsTensor = std::is_same_v<std::remove_cvref_t<T>, ::torch::Tensor>;
 
+/// Whether a value has tensors in it, which would not be seen.
+template <class T>
+inline constexpr bool kHoldsTensors = !kIsTensor<T> && (std::is_convertible_v<const T&, ::torch::TensorList> ||
+                                                        std::is_same_v<T, c10::optional<::torch::Tensor>>);
+
 /// The tensors among the arguments of a call.
 template <class... A>
 Tensors tensors_in(const A&... arguments) {
@@ -62,6 +67,9 @@ struct TensorResult<std::tuple<T...>> {
 /// A call of `function` with these arguments, as a function of the tensors among them. It copies the others.
 template <class F, class... A>
 class TensorCall {
+  static_assert((!kHoldsTensors<std::remove_cvref_t<A>> && ...),
+                "expected tensors and values as arguments. Pass each tensor of a vector or an optional by itself");
+
  public:
   using R = std::invoke_result_t<F&, const std::remove_cvref_t<A>&...>;
 
@@ -107,7 +115,7 @@ class TensorCall {
 /// The function takes tensors and values, which must fit `inputs`, and returns a tensor, or a std::tuple or std::vector
 /// of tensors. It must compute the same both times, and what it refers to must live until the backward pass: modules,
 /// not variables of a loop. Random numbers, Autocast and a Guard are as in the first call. BatchNorm updates its running
-/// statistics twice, as in PyTorch. Works in a body and outside of one.
+/// statistics twice, as in PyTorch. Works in a body and outside of one. Steps with it were not replayed on CUDA devices.
 ///
 /// Throws what the function throws. The backward pass throws Error (usage) if it is to record a graph (create_graph), and
 /// in torch::autograd::grad, because it adds to the gradients of the parameters that the function uses.

@@ -39,10 +39,12 @@ class Sharded<M, R (C::*)(P...)> : public M, public detail::UnitHolder {
  public:
   /// Constructs M with these arguments.
   template <class... A>
-    requires std::constructible_from<M, A...>
+    requires(std::constructible_from<M, A...> &&
+             (!std::derived_from<std::remove_cvref_t<A>, detail::UnitHolder> && ...))
   explicit Sharded(A&&... arguments) : Sharded(Reshard::keep, std::forward<A>(arguments)...) {}
   template <class... A>
-    requires std::constructible_from<M, A...>
+    requires(std::constructible_from<M, A...> &&
+             (!std::derived_from<std::remove_cvref_t<A>, detail::UnitHolder> && ...))
   explicit Sharded(Reshard reshard, A&&... arguments) : M(std::forward<A>(arguments)...), detail::UnitHolder(reshard) {
     divide(*this);
   }

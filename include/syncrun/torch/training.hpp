@@ -83,8 +83,8 @@ auto replicate(Session& session, std::uint64_t seed, const Arguments&... argumen
 /// training step, each rank's running statistics are those of its own rows. Call it before an evaluation or a save.
 template <detail::AnyReplica R>
 void sync_buffers(Session& session, const Replicated<R>& net, BufferSync how = BufferSync::mean) {
-  session.function(&R::template sync_buffers<CpuWorker>, &R::template sync_buffers<CudaWorker>, net,
-                   "sync_buffers")(how, 0);
+  session.function(&R::template sync_buffers<CpuWorker>, &R::template sync_buffers<CudaWorker>, net, "sync_buffers")(
+      how, 0);
   // Without a change, a new module lacks nothing else.
   if (!syncrun::detail::history_of(*net.record())) static_cast<void>(syncrun::detail::take_renewed(*net.record()));
 }

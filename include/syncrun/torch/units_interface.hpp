@@ -21,9 +21,11 @@ namespace syncrun::libtorch {
 
 /// What a unit keeps between its forward and its backward pass.
 enum class Reshard : std::uint8_t {
-  keep,       ///< Its intermediate results. The backward pass gathers its parameters again.
-  recompute,  ///< Its inputs. The backward pass gathers its parameters and runs its forward pass again, as checkpoint().
-  never       ///< Its intermediate results and its parameters, until its backward pass is over. Saves one gather.
+  keep,  ///< Its intermediate results. The backward pass gathers its parameters again.
+  /// Its inputs. The backward pass gathers its parameters and runs its forward pass again, as checkpoint() does. So
+  /// BatchNorm in a unit updates its running statistics twice.
+  recompute,
+  never  ///< Its intermediate results and its parameters, until its backward pass is over. Saves one gather.
 };
 
 namespace detail {
