@@ -274,14 +274,14 @@ void check_words(const Launch& launch, const Variables& variables) {
 
 void add(std::vector<std::string>& to, std::initializer_list<std::string> words) { to.insert(to.end(), words); }
 
-const OptionRow& row_named(std::string_view name) {
+const OptionRow& row_of_option(std::string_view name) {
   const auto table = option_table();
   return *std::find_if(table.begin(), table.end(), [name](const OptionRow& row) { return row.name == name; });
 }
 
 /// Whether an option of the configuration file has no effect in this job, such as a rule for log files without a folder.
 bool is_unused(const CommandOptions& options, const CommandOptions::Given& option) {
-  const char* const variable = row_named(option.name).variable;
+  const char* const variable = row_of_option(option.name).variable;
   const bool was_dropped = variable != nullptr && options.value_of(variable).empty();
   const bool is_for_wrapper = option.name == "wrap-terminal" && options.effective(environment::kWrap).empty();
   return option.source != kCommandLineSource && (was_dropped || is_for_wrapper);
@@ -435,7 +435,7 @@ std::vector<std::string> task_command(const CommandOptions& options, const Launc
   for (const CommandOptions::Given& each : options.given) {
     if (std::find(kOfThisOne.begin(), kOfThisOne.end(), each.name) != kOfThisOne.end()) continue;
     if (is_unused(options, each)) continue;
-    add(command, {"--" + each.name + (row_named(each.name).value == nullptr ? "" : "=" + each.value)});
+    add(command, {"--" + each.name + (row_of_option(each.name).value == nullptr ? "" : "=" + each.value)});
   }
   if (restarts != 0) add(command, {"--restart=" + std::to_string(restarts)});
   add(command, {"--"});
