@@ -286,7 +286,7 @@ class SYNCRUN_EXPORT BoundModule {
   std::int64_t steps_ = 0;
   std::shared_ptr<ModuleState> state_;
   bool has_warned_ = false;
-  bool has_copies_ = false;  // parameters are copies of the variable's values, in another type
+  bool has_copies_ = false;       // parameters are copies of the variable's values, in another type
   std::shared_ptr<Units> units_;  // null if each rank has all parameters
 };
 
