@@ -42,5 +42,10 @@ inline void await_line() {
   std::string line;
   std::getline(std::cin, line);
 }
+/// Says it, and waits for a line.
+inline void announce(const char* what) {
+  say(what);
+  await_line();
+}
 
 }  // namespace syncrun::test

@@ -17,11 +17,6 @@ namespace {
 
 constexpr std::int64_t kWidth = 3;
 
-void announce(const char* what) {
-  say(what);
-  await_line();
-}
-
 template <class T>
 std::vector<T> counted(std::int64_t count, int number) {
   std::vector<T> values(static_cast<std::size_t>(count));

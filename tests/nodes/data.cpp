@@ -11,11 +11,6 @@ namespace syncrun::test {
 
 namespace {
 
-void announce(const char* what) {
-  say(what);
-  await_line();
-}
-
 /// For each row: its first element, and the rank that has read it.
 struct RowsRead {
   Gather<double, 1> firsts;
@@ -81,7 +76,7 @@ void read_own_rows(Session& session) {
 
 // ---- files of each node ----------------------------------------------------------------------------------------
 
-constexpr std::int64_t kColumns = 4096;  // a row has 32 KiB
+constexpr std::int64_t kRowColumns = 4096;  // a row has 32 KiB
 
 std::vector<double> range_of(const Slice& rows) {
   std::vector<double> values(static_cast<std::size_t>(rows.end - rows.begin));
@@ -116,7 +111,7 @@ void use_files(Session& session, const Data<double, 2>& x, const std::vector<std
   const auto f = session.function(read_rows, "read_rows");
   const int nodes = static_cast<int>(rows.size());
   const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  require(x.rows() == all && x.shape()[1] == kColumns, "the shape");
+  require(x.rows() == all && x.shape()[1] == kRowColumns, "the shape");
   for (std::int64_t node = 0, begin = 0; node < nodes; begin += rows[static_cast<std::size_t>(node++)])
     require(x.rows_of_node(static_cast<int>(node)) == Slice{begin, begin + rows[static_cast<std::size_t>(node)]},
             "the rows of a node");
@@ -184,7 +179,7 @@ bool use_data(Session& session, const std::string& action, const Words& words) {
   for (std::size_t i = 1; i < words.size(); ++i) rows.push_back(std::stoll(words[i]));
   announce("ready to read");
   use_files(session, x, rows);
-  use_files(session, session.map_raw<double, 2>(words[0] + "/x-{node}.npy", {-1, kColumns}, 128),
+  use_files(session, session.map_raw<double, 2>(words[0] + "/x-{node}.npy", {-1, kRowColumns}, 128),
             rows);  // after the header
   announce("read");
   if (rows.size() == 3) check_refusals(session, x, session.map_npy<double, 2>(words[0] + "/y-{node}.npy", "y"));

@@ -13,6 +13,7 @@
 
 namespace syncrun::test {
 
+namespace steps {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
@@ -86,11 +87,9 @@ std::int64_t sum_of(const Numbers& numbers) {
   return sum;
 }
 
-}  // namespace
-
 /// Makes steps for so many seconds, or only loads and checks the checkpoint if there are none. The words are the folder of
 /// the checkpoint and the seconds.
-bool run_steps(Session& session, const std::string& action, const Words& words) {
+bool run(Session& session, const std::string& action, const Words& words) {
   if (action != "steps") return false;
   const std::string& folder = words.at(0);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(std::stod(words.at(1)));
@@ -145,6 +144,13 @@ bool run_steps(Session& session, const std::string& action, const Words& words) 
   say("the end begins");
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // faults come before the end, and during it
   return true;
+}
+
+}  // namespace
+}  // namespace steps
+
+bool run_steps(Session& session, const std::string& action, const Words& words) {
+  return steps::run(session, action, words);
 }
 
 }  // namespace syncrun::test

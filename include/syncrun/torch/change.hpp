@@ -234,10 +234,10 @@ void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>&
   const auto after = detail::step_parts(described.after);
   const auto parts = detail::parts_of(session, net, detail::Layout::proposed);
   std::size_t at = 0;
-  const auto move = [&](std::int64_t steps, const std::string& network) {
+  const auto move = [&](std::int64_t made, const std::string& network) {
     const ParameterRange range =
         network.empty() ? ParameterRange{0, changed.elements.value()} : detail::range_among(parts, network, "change");
-    return syncrun::detail::move_parts(vectors_before[at++], {before, after, described.ids.span(), range}, steps);
+    return syncrun::detail::move_parts(vectors_before[at++], {before, after, described.ids.span(), range}, made);
   };
   const auto vectors = std::apply(
       [&](const auto&... each) {
