@@ -98,8 +98,8 @@ class Name:
             if self.name.removeprefix("~") != around and not self.name.startswith("operator"):
                 return True
         is_friend_class = self.kind == "friend" and self.type in ("class", "struct")
-        # Doxygen lists a specialization of a variable beside it.
-        is_specialization = self.kind == "variable" and "<" in self.name
+        # Doxygen lists a specialization of a variable or a class beside it.
+        is_specialization = self.kind in ("variable", "class", "struct") and "<" in self.name
         return is_friend_class or is_specialization or OWN.search(f"{self.type} {self.args}") is not None
 
     def is_explained(self, around: str) -> bool:

@@ -193,6 +193,7 @@ class SYNCRUN_EXPORT Comm {
 /// time. Error messages show the last 59 characters.
 class SYNCRUN_EXPORT CollectiveLabel {
  public:
+  /// From here on, the collectives of `comm` have this label. Copies the text.
   CollectiveLabel(Comm& comm, std::string_view label);
   ~CollectiveLabel();
   CollectiveLabel(const CollectiveLabel&) = delete;

@@ -296,6 +296,7 @@ class Replica final {
   detail::ReplicaChecksums checksums(Worker& worker) {
     return checksums_with(worker, std::nullopt);
   }
+  /// The same with the values of the variable in place of the parameters.
   template <class Worker, class T>
   detail::ReplicaChecksums checksums_of(Worker& worker, Local<const T, 1> params) {
     return checksums_with(worker, detail::FlatVector(params));

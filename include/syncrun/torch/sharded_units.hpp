@@ -31,6 +31,7 @@ namespace syncrun::libtorch {
 template <class M, class Forward = decltype(&M::forward)>
 class Sharded;
 
+/// The unit for a `forward` of this type.
 template <class M, class C, class R, class... P>
 class Sharded<M, R (C::*)(P...)> : public M, public detail::UnitHolder {
   static_assert(std::is_base_of_v<::torch::nn::Module, M>,
@@ -58,6 +59,7 @@ class Sharded<M, R (C::*)(P...)> : public M, public detail::UnitHolder {
             detail::TensorCall<decltype(of_module), std::remove_cvref_t<P>...>(of_module, arguments...)));
   }
 };
+/// The same if `forward` is const.
 template <class M, class C, class R, class... P>
 class Sharded<M, R (C::*)(P...) const> : public Sharded<M, R (C::*)(P...)> {
  public:

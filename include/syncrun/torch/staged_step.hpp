@@ -73,7 +73,7 @@ class StagedStep {
 
   /// Trains all networks, in the order of the stages, and returns their losses, each reduced over all ranks. Each stage
   /// gets the rows of the call again. Blocks. Throws as a train step. If a stage fails, the stages before it have been
-  /// done, and the networks of the others are as before. part<i>().steps() tells. What the stages have kept is released.
+  /// done, and the networks of the others are as before. steps() of each part tells. What the stages have kept is released.
   std::array<double, kStages> operator()(typename syncrun::detail::Parameter<Passed>::Passed... arguments,
                                          const Rules& rules, const CallOptions& options = {}) try {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {

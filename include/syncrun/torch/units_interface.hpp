@@ -51,11 +51,13 @@ class Unit;
 /// The part of a Sharded module that does not depend on its type.
 class SYNCRUN_EXPORT UnitHolder {
  public:
+  /// A unit is not copied, and ends with its module.
   UnitHolder(const UnitHolder&) = delete;
   UnitHolder& operator=(const UnitHolder&) = delete;
   virtual ~UnitHolder() = default;
 
  protected:
+  /// What happens to the parameters between the passes.
   explicit UnitHolder(Reshard reshard) noexcept : reshard_(reshard) {}
 
   /// While a ShardedReplica is constructed on this thread: divides the parameters of the module that are in no unit yet.
