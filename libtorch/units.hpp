@@ -65,7 +65,7 @@ class Units : public std::enable_shared_from_this<Units> {
 
   // ---- the construction of the module ----
 
-  /// Makes a unit of the parameters of a module that are in no unit yet. Returns null if there are none.
+  /// Makes a unit of those parameters of a module that are in no unit. Returns null if all of them are in one.
   std::shared_ptr<Unit> add(const ::torch::nn::Module& module);
   /// Makes a unit of the rest, and names all units. Throws Error (usage) if a tensor is used by two units.
   void complete(const ::torch::nn::Module& module);
@@ -127,7 +127,7 @@ class Units : public std::enable_shared_from_this<Units> {
   const int world_size_;
   const ::torch::Device device_;
   std::vector<std::unique_ptr<Unit>> units_;
-  Unit* rest_ = nullptr;  // null until complete(), and if there is none
+  Unit* rest_ = nullptr;  // complete() sets it. Null if every parameter is in a Sharded module
   std::unordered_map<const c10::TensorImpl*, Unit*> owners_;
   std::int64_t elements_ = 0;
   bool is_stored_ = false;

@@ -110,8 +110,8 @@ class MappedFile {
   const std::byte* mapping() const noexcept { return mapping_; }
   std::size_t mapping_bytes() const noexcept { return mapping_ == nullptr ? 0 : elements_at_ + bytes_; }
 
-  /// Copies `bytes` bytes of elements, beginning `at` bytes after the first element of the array. Any thread. Throws Error (system)
-  /// if the file cannot be read, has become shorter, or was closed by the program.
+  /// Copies `bytes` bytes of elements, beginning `at` bytes after the first element of the array. Any thread. Throws Error
+  /// (system) if the file cannot be read, has become shorter, or was closed by the program.
   SYNCRUN_EXPORT_FOR_CUDA void read(std::size_t at, void* to, std::size_t bytes) const;
   /// Copies rows by index. The rows are taken one after the other: the function skips the first `skipped` bytes of this
   /// sequence and copies the next `bytes` bytes. Any thread. Throws the same errors as read.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Where captured kernels that draw random numbers find the state of LibTorch's generator.
+// Writes the state of LibTorch's generator to device memory, where graphs that draw random numbers read it.
 
 #include <cuda_runtime_api.h>
 

@@ -425,8 +425,8 @@ void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* 
 
 namespace {
 
-/// Over several nodes, the ranks read their rows themselves if the nodes share the folder. Rows that were scattered require
-/// that. If there are none, and the nodes do not see the folder, the master reads everything.
+/// Over several nodes, the ranks read their rows themselves if all nodes see the folder. Otherwise the master reads
+/// everything, unless the checkpoint has scattered rows: this is an error.
 bool do_ranks_read(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays) {
   if (checkpoint.folder.id.empty()) return false;
   const auto variable = std::find_if(arrays.begin(), arrays.end(), [](const auto& array) { return array.variable; });

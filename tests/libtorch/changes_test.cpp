@@ -39,10 +39,7 @@ class LibtorchChanges : public models::OnSamples<40> {
   std::vector<double> train(const Rule& rule, double clip_norm, sr::StepForm form, const Make& make) {
     const auto net = session().replicate<Replica<Growing>>(kSeed);
     auto params = parameters(session(), net);
-    std::vector<sr::ParameterGroup> groups;
-    for (const auto& part : models::lt::parts(session(), net)) {
-      if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
-    }
+    const auto groups = undecayed(session(), net);
     auto step = make(net, params, sr::TrainStepOptions{.form = form, .groups = groups, .clip_norm = clip_norm});
     const auto evaluate = models::lt::evaluation<loss>(session(), net, params);
     std::vector<double> losses;

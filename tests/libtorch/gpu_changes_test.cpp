@@ -42,10 +42,7 @@ class LibtorchChangesOnGpus : public models::SamplesOnGpus {
                    const Make& make) {
     const auto net = session().replicate<Replica<Growing>>(kSeed);
     auto params = parameters(session(), net);
-    std::vector<sr::ParameterGroup> groups;
-    for (const auto& part : models::lt::parts(session(), net)) {
-      if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
-    }
+    const auto groups = growing::undecayed(session(), net);
     auto step = make(net, params, sr::TrainStepOptions{.form = form, .groups = groups, .clip_norm = clip_norm});
     const auto evaluate = models::lt::evaluation<growing::loss>(session(), net, params);
     for (std::int64_t i = 0; i < growing::kStepCount; ++i) {

@@ -34,6 +34,16 @@ struct Growing : nn::Module {
   torch::Tensor offset;
 };
 
+/// The groups of the biases, which do not decay.
+inline std::vector<sr::ParameterGroup> undecayed(sr::Session& session,
+                                                 const sr::Replicated<models::lt::Replica<Growing>>& net) {
+  std::vector<sr::ParameterGroup> groups;
+  for (const auto& part : models::lt::parts(session, net)) {
+    if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
+  }
+  return groups;
+}
+
 inline torch::Tensor loss(Growing& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
   return models::mean_square(net.forward(tensor(x)), tensor(y));
 }

@@ -32,7 +32,7 @@ import engines
 import hosts as hosts_module
 import launchers
 from engines import ENGINES, OTHERS, Slurm
-from hosts import Hosts
+from hosts import Hosts, rank_of
 
 SKIP_CODE = 77
 HANG_S = 30  # after the end of a fault
@@ -112,14 +112,6 @@ def engine_of(fault):
     if fault.start in LAUNCHES:
         return launchers.LAUNCHERS[fault.start.removeprefix("--launcher ")]
     return {**ENGINES, **OTHERS}[fault.start]
-
-
-def rank_of(pid):
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((int(text[5:]) for text in variables if text.startswith(b"RANK=")), None)
 
 
 class Run:

@@ -48,6 +48,15 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def rank_of(pid):
+    """The rank of a worker process. None if it is no worker, or is gone."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((int(text[5:]) for text in variables if text.startswith(b"RANK=")), None)
+
+
 def children_of(pid):
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import engines
 import hosts as hosts_module
-from hosts import Hosts
+from hosts import Hosts, rank_of
 
 SKIP_CODE = 77
 PHASES = ["start", "idle", "rows", "body", "returned", "collective", "vote", "update", "shared", "outputs", "close"]
@@ -158,14 +158,6 @@ def processes(hosts):
         if line:
             found.append(Process(host, int(entry.name), parent, line))
     return found
-
-
-def rank_of(pid):
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((int(text[5:]) for text in variables if text.startswith(b"RANK=")), None)
 
 
 class Run:

@@ -87,8 +87,8 @@ std::int64_t sum_of(const Numbers& numbers) {
   return sum;
 }
 
-/// Makes steps for so many seconds, or only loads and checks the checkpoint if there are none. The words are the folder of
-/// the checkpoint and the seconds.
+/// The words are the folder of the checkpoint, and a number of seconds. Loads and checks the checkpoint if the folder has
+/// one. Then makes steps for that time, which may be 0.
 bool run(Session& session, const std::string& action, const Words& words) {
   if (action != "steps") return false;
   const std::string& folder = words.at(0);

@@ -273,7 +273,7 @@ void change(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>&
   renewed.done();
 }
 
-/// Where restore() has found the buffers and the frozen parameters of new modules.
+/// The source of the buffers and frozen parameters that restore() gives to new modules.
 enum class Restored : std::uint8_t {
   nothing,         ///< No worker was replaced since the last call.
   from_a_rank,     ///< All ranks have those of the first rank that has kept its module.
