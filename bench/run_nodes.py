@@ -37,7 +37,8 @@ RUN_LIMIT_S = 120
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (8, KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB)
 # Hosts, and workers on each. MPICH never yields while it waits. With more processes than cores, it needs 8 ms for 8
-# bytes, and some runs do not end within minutes. So with MPICH, each process has a core.
+# bytes, and some runs do not end within minutes. So with MPICH, each process has a core. A test has no core of its own,
+# so with --quick, sessions over MPICH are next to programs of Open MPI.
 LAYOUTS = {"openmpi": ((2, 2), (3, 1), (4, 1)), "mpich": ((2, 1),)}
 GROUPS = ("calls", "all_reduce", "digits", "start")
 
@@ -128,6 +129,10 @@ def mpich_command(hosts, slots, program, setting=()):
 COMMANDS = {"openmpi": openmpi_command, "mpich": mpich_command}
 
 
+def measured_against(mpi):
+    return "openmpi" if options.quick else mpi
+
+
 def comparator(mpi, name):
     path = options.build / "bench/comparators" / (name if mpi == "openmpi" else f"{name}_mpich")
     return path if path.exists() else None
@@ -186,15 +191,16 @@ def target_of(size):
 
 
 def compare_all_reduce(nodes, workers, mpi, table):
-    program = comparator(mpi, "mpi_all_reduce")
+    other = measured_against(mpi)
+    program = comparator(other, "mpi_all_reduce")
     sizes = SIZES[0:4:3] if options.quick else SIZES
     arguments = ["--seconds", 0.02 if options.quick else 0.1, "--sizes", ",".join(map(str, sizes))]
     ours = {size: [] for size in sizes}
     theirs = {size: {} for size in sizes}
     with Hosts(nodes, keep=[options.build]) as hosts:
         for _ in range(options.rounds):
-            for setting, variables in SETTINGS[mpi].items():
-                command = COMMANDS[mpi](hosts, [workers] * nodes, [program, *arguments], variables)
+            for setting, variables in SETTINGS[other].items():
+                command = COMMANDS[other](hosts, [workers] * nodes, [program, *arguments], variables)
                 best = {}
                 for line in lines_of(hosts, command):  # in place, and with a second array
                     best[line["bytes"]] = min(line["median_us"], best.get(line["bytes"], line["median_us"]))
@@ -202,7 +208,7 @@ def compare_all_reduce(nodes, workers, mpi, table):
                     theirs[size].setdefault(setting, []).append(time_us)
             for line in lines_of(hosts, syncrun_command(hosts, mpi, workers, ["bench_all_reduce", *arguments])):
                 ours[line["bytes"]].append(line["median_us"])
-    print(f"all_reduce on {hosts_in_words(nodes, workers)}, {NAMES[mpi]}:")
+    print(f"all_reduce on {hosts_in_words(nodes, workers)}, {names_in_words(mpi)}:")
     for size in sizes:
         row = row_of("all_reduce", nodes, workers, mpi, ours[size], theirs[size], target_of(size), size=size)
         table.append(row)
@@ -211,6 +217,11 @@ def compare_all_reduce(nodes, workers, mpi, table):
 
 def hosts_in_words(nodes, workers):
     return f"{nodes} hosts of {workers} worker" + "s" * (workers > 1)
+
+
+def names_in_words(mpi):
+    other = measured_against(mpi)
+    return NAMES[mpi] if other == mpi else f"{NAMES[mpi]} next to {NAMES[other]}"
 
 
 def size_in_words(size):
@@ -227,7 +238,8 @@ def compare_digits(mpi, table):
 
 
 def compare_digits_on(mpi, nodes, workers, target, table):
-    program = comparator(mpi, "mpi_digits")
+    other = measured_against(mpi)
+    program = comparator(other, "mpi_digits")
     dtype = "float64" if options.quick else "float32"
     arguments = ["--epochs", 2 if options.quick else 4, "--dtype", dtype]
     ours, theirs, difference = [], {}, 0
@@ -235,8 +247,8 @@ def compare_digits_on(mpi, nodes, workers, target, table):
         syncrun = syncrun_command(hosts, mpi, workers, ["bench_digits", *arguments])
         for _ in range(options.rounds):
             runs = {}
-            for setting, variables in SETTINGS[mpi].items():
-                command = COMMANDS[mpi](hosts, [workers] * nodes, [program, *arguments], variables)
+            for setting, variables in SETTINGS[other].items():
+                command = COMMANDS[other](hosts, [workers] * nodes, [program, *arguments], variables)
                 runs[setting] = figures_of(hosts, command)
             own = figures_of(hosts, syncrun)
             ours.append(own["median_us"])
@@ -246,7 +258,7 @@ def compare_digits_on(mpi, nodes, workers, target, table):
                                                 zip(own["losses"], run["losses"], strict=True))])
     row = row_of("digits", nodes, workers, mpi, ours, theirs, target, losses=own["losses"], difference=difference)
     table.append(row)
-    print_row(f"train step of the digits on {hosts_in_words(nodes, workers)}, {NAMES[mpi]}", row)
+    print_row(f"train step of the digits on {hosts_in_words(nodes, workers)}, {names_in_words(mpi)}", row)
     print(f"    losses of the epochs: {own['losses']}, largest relative difference {difference:.1e}")
     if difference > LARGEST_DIFFERENCE[dtype]:
         sys.exit(f"the losses differ by {difference:.1e}; expected {LARGEST_DIFFERENCE[dtype]:.0e} at most")
