@@ -8,7 +8,6 @@
 #include "common/text/errors.hpp"
 #include "master/calls/body_entry.hpp"
 #include "master/dispatch/call_limits.hpp"
-#include "master/dispatch/pool_wait.hpp"
 #include "master/process/child_end.hpp"
 #include "master/process/debugger.hpp"
 #include "master/queues/queue_layout.hpp"
@@ -19,10 +18,6 @@ namespace {
 
 constexpr int kMostProducers = 256;
 constexpr int kMostBatches = 1 << 16;
-// How long killed producers may take to end, because the kernel first frees their memory.
-constexpr os::Milliseconds kProducersReapLimit = std::chrono::seconds(5);
-// How long other nodes may take longer than this one to say that their producers have ended.
-constexpr os::Milliseconds kRemoteEndLimit = std::chrono::seconds(7);
 
 int checked_producers(int producers) {
   if (producers >= 1 && producers <= kMostProducers) return producers;
@@ -64,14 +59,15 @@ QueueCore::QueueCore(std::shared_ptr<master::session::SessionCore> session, cons
       timeout_(options.timeout ? master::settings::check_timeout(*options.timeout, "QueueOptions::timeout")
                                : session_->settings().call_timeout),
       grace_(master::settings::check_timeout(options.grace, "QueueOptions::grace")),
-      other_queues_(options.places == ProducerPlaces::every_node ? session_->other_queues() : nullptr) {
+      processes_(std::make_shared<master::session::QueueProcesses>(
+          session_->pool(), options.places == ProducerPlaces::every_node ? session_->other_queues() : nullptr)) {
   master::helper_processes::check_name(options.name, "QueueOptions::name");
   master::helper_processes::check_variables(options.environment, "QueueOptions::environment");
 }
 
 QueueCore::~QueueCore() {
   abandon();
-  if (!fork_guard_.is_here() || !session_->is_open()) return;
+  if (!processes_->are_here() || processes_->may_write() || !session_->is_open()) return;
   for (const std::uint64_t offset : {block_offset_, memory_offset_}) {
     if (offset != 0) session_->give_up(offset, os::SharedHeap::Giveback::now);
   }
@@ -79,7 +75,7 @@ QueueCore::~QueueCore() {
 
 std::uint64_t QueueCore::allocate(std::size_t bytes, os::SharedHeap::Contents contents) const {
   const std::uint64_t offset = session_->commands().allocate(bytes, contents, "the queue of '" + name_ + "'");
-  if (other_queues_ != nullptr) session_->heap().leave_to_nodes(offset);
+  if (processes_->are_on_every_node()) session_->heap().leave_to_nodes(offset);
   return offset;
 }
 
@@ -88,7 +84,7 @@ protocol::QueueLayout QueueCore::lay_out(std::span<const BatchArrayType> types,
   protocol::QueueLayout layout = master::queues::lay_out_batches(types, shapes, producers_, capacity_, name_);
   block_offset_ = allocate(master::queues::block_bytes_of(layout), os::SharedHeap::Contents::any);
   memory_offset_ = allocate(layout.memory_bytes(), os::SharedHeap::Contents::any);
-  if (other_queues_ == nullptr) session_->heap().send_by_rows(memory_offset_);
+  if (!processes_->are_on_every_node()) session_->heap().send_by_rows(memory_offset_);
   layout.memory = memory_offset_;
   block_ =
       master::queues::prepare_block(session_->segment().at(master::queues::block_offset_in(block_offset_)), layout);
@@ -110,36 +106,26 @@ void QueueCore::open(const HelperBody& body, std::span<const std::byte> argument
   text::put_text(spec.name, name_);
   spec.queue = session_->segment().offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
   spec.seed = session_->settings().seed;
-  spec.is_on_every_node = other_queues_ != nullptr;
+  spec.is_on_every_node = processes_->are_on_every_node();
   start(producers, layout);
 }
 
-/// Those of other nodes start at the same time.
 void QueueCore::start(const master::queues::ProducersStart& producers, const protocol::QueueLayout& layout) {
+  processes_->start(producers, layout, block_, host_of(kOwnNode));
   std::vector<protocol::QueueBlock> blocks{block_};
-  if (other_queues_ != nullptr) {
-    remote_ = other_queues_->open({.block = producers.spec.queue, .layout = layout, .producers = producers});
-    remote_blocks_ = remote_->blocks();
+  master::nodes::RemoteQueue* const remote = processes_->remote();
+  if (remote != nullptr) {
+    remote_blocks_ = remote->blocks();
     blocks.insert(blocks.end(), remote_blocks_.begin(), remote_blocks_.end());
   }
-  turns_.attach(std::move(blocks), remote_.get());
-  watcher_.emplace(master::queues::plan_producers(producers, producers_, session_->segment()), name_, host_of(kOwnNode),
-                   block_, session_->control().header().to_master);
-  nursery_ = std::make_unique<master::process::Nursery>(*watcher_, grace_, protocol::supervisor_link());
-  const os::Milliseconds limit = producers.start_timeout;
-  nursery_->spawn_all(limit, master::queues::kProducerStartLimit);
-  await_start(limit);
-  nursery_->watch_lives();
-}
-
-template <class Limit, class Ready, class Interrupted>
-os::Woken QueueCore::wait(Limit& limit, Ready&& ready, Interrupted&& interrupted) {
-  return master::dispatch::wait_until(session_->pool(), master::pool::WorkerPool::Awaited::batch, policy_, limit, ready,
-                                      interrupted);
+  turns_.attach(std::move(blocks), remote);
+  await_start(producers.start_timeout);
+  processes_->nursery().watch_lives();
 }
 
 void QueueCore::await_start(os::Milliseconds limit) {
   int starting = 0;
+  const master::nodes::RemoteQueue* const remote = processes_->remote();
   std::optional<master::nodes::RemoteQueue::Starting> remote_starting;
   const auto all_run = [&] {
     while (starting < producers_ &&
@@ -147,12 +133,14 @@ void QueueCore::await_start(os::Milliseconds limit) {
       ++starting;
     }
     if (starting < producers_) return false;
-    return !remote_ || !(remote_starting = remote_->first_starting());
+    return remote == nullptr || !(remote_starting = remote->first_starting());
   };
   // other losses are reported when a batch is requested
-  const auto lost = [&] { return watcher_->lost_at_start() >= 0 || (remote_ && remote_->has_failed_start()); };
+  const auto lost = [&] {
+    return processes_->watcher().lost_at_start() >= 0 || (remote != nullptr && remote->has_failed_start());
+  };
   os::Patience patience(limit);
-  const os::Woken woken = wait(patience, all_run, lost);
+  const os::Woken woken = processes_->wait(patience, all_run, lost);
   if (woken == os::Woken::ready) return;
   if (woken == os::Woken::interrupted) throw start_error();
   if (starting < producers_) throw late_start_error(starting, kOwnNode, limit);
@@ -173,9 +161,10 @@ bool QueueCore::has_calls_to_collect() const {
   return calls.first_collectable() || (!calls.is_idle() && session_->commands().has_lost_worker());
 }
 
-bool QueueCore::has_lost_producer() const { return watcher_->lost() >= 0 || (remote_ && remote_->has_trouble()); }
-
-bool QueueCore::is_node_lost() const { return remote_ && remote_->is_node_lost(); }
+bool QueueCore::has_lost_producer() const {
+  const master::nodes::RemoteQueue* const remote = processes_->remote();
+  return processes_->watcher().lost() >= 0 || (remote != nullptr && remote->has_trouble());
+}
 
 /// The limit of a wait for a batch. It combines the limit of the queue and those of the calls in flight, whose clocks
 /// run during the wait.
@@ -203,14 +192,14 @@ master::queues::BatchTurns::Found QueueCore::await_batch() {
     Found found = Found::none;
     const auto is_ready = [&] { return (found = turns_.look()) != Found::none || has_calls_to_collect(); };
     const auto is_over = [&] {
-      return has_lost_producer() || is_node_lost() || (session_->calls().is_idle() && turns_.is_stuck());
+      return has_lost_producer() || processes_->is_node_lost() || (session_->calls().is_idle() && turns_.is_stuck());
     };
-    const os::Woken woken = wait(patience, is_ready, is_over);
+    const os::Woken woken = processes_->wait(patience, is_ready, is_over);
     if (found != Found::none) return found;
     if (woken == os::Woken::ready) {
       if (session_->commands().has_lost_worker()) session_->commands().await(session_->calls().entries().front().id);
       else session_->commands().collect_complete();
-    } else if (is_node_lost()) {
+    } else if (processes_->is_node_lost()) {
       session_->commands().check_nodes();
       throw Error(ErrorKind::system, "a node of the queue of '" + name_ + "' is lost");
     } else if (has_lost_producer()) {
@@ -219,7 +208,7 @@ master::queues::BatchTurns::Found QueueCore::await_batch() {
       throw stuck_error();
     } else if (patience.late_call()) {
       session_->commands().expire(*patience.late_call());
-    } else if (master::process::is_debugged(*nursery_)) {
+    } else if (master::process::is_debugged(processes_->nursery())) {
       patience.restart(timeout_);
     } else {
       throw timeout_error(timeout_);
@@ -231,7 +220,8 @@ std::vector<std::shared_ptr<master::records::DataRecord>> QueueCore::next() {
   const master::session::SessionCore::Entry entry(*session_);
   check_usable();
   if (state_ == State::finished) return {};
-  if (remote_) session_->pool().progress();  // tells the other nodes at once which batches are free
+  if (processes_->remote() != nullptr)
+    session_->pool().progress();  // tells the other nodes at once which batches are free
   switch (await_batch()) {
     case Found::batch: return take();
     case Found::failure: fail(failure_error(turns_.turn(), turns_.node()));
@@ -268,9 +258,10 @@ std::vector<std::shared_ptr<master::records::DataRecord>> QueueCore::take() {
 /// Notes which nodes have the rows of an array that producers have filled.
 void QueueCore::note_rows(master::records::DataRecord& record, bool has_rows_here_only) {
   os::SharedHeap& heap = session_->heap();
-  if (remote_ && !has_rows_here_only) return heap.note_rows_there(record.offset, record.capacity_bytes);
+  const bool is_on_every_node = processes_->remote() != nullptr;
+  if (is_on_every_node && !has_rows_here_only) return heap.note_rows_there(record.offset, record.capacity_bytes);
   heap.note_rows_written(record.offset, record.capacity_bytes);
-  if (!remote_) return;
+  if (!is_on_every_node) return;
   const std::size_t row_bytes = arrays::row_bytes_of(record.dtype, {record.extents.data(), record.dimensions});
   for (const protocol::NodePlace& node : session_->settings().nodes) {
     const arrays::RowRange rows = protocol::rows_of_node(record.extents[0], session_->world_size(), node);
@@ -282,7 +273,7 @@ void QueueCore::note_rows(master::records::DataRecord& record, bool has_rows_her
 }
 
 void QueueCore::give_back(int batch) noexcept {
-  if (!fork_guard_.is_here()) return;  // this handle is a copy that a fork has made
+  if (!processes_->are_here()) return;  // this handle is a copy that a fork has made
   turns_.give_back(batch);
 }
 
@@ -291,38 +282,30 @@ void QueueCore::give_back(int batch) noexcept {
 /// Waits until the producers have ended, and kills those that take too long. Returns the error about the first one that
 /// did not end well.
 std::optional<Error> QueueCore::await_ends() {
-  const auto bad = master::process::await_expected_ends(*nursery_, grace_);
-  const auto remote_error = remote_ ? await_remote_ends() : std::nullopt;
+  const auto bad = master::process::await_expected_ends(processes_->nursery(), grace_);
+  const auto remote_error = processes_->remote() != nullptr ? await_remote_ends() : std::nullopt;
   if (!bad) return remote_error;
   return lost_error(bad->child, "while closing", bad->cause);
 }
 
 /// The other nodes were told to end their producers. They kill those that take too long.
 std::optional<Error> QueueCore::await_remote_ends() {
-  const os::Milliseconds limit = grace_ + kRemoteEndLimit;
-  if (!await_remote(limit)) {
-    if (is_node_lost()) return std::nullopt;  // the next call says it
-    return late_end_error(remote_->first_running(), limit);
+  const os::Milliseconds limit = grace_ + master::session::QueueProcesses::kRemoteEndLimit;
+  if (!processes_->await_remote(limit)) {
+    if (processes_->is_node_lost()) return std::nullopt;  // the next call says it
+    return late_end_error(processes_->remote()->first_running(), limit);
   }
-  if (const auto bad = remote_->first_bad_end()) return lost_error(*bad, "while closing");
+  if (const auto bad = processes_->remote()->first_bad_end()) return lost_error(*bad, "while closing");
   return std::nullopt;
-}
-
-/// Returns false if processes may be left on other nodes.
-bool QueueCore::await_remote(os::Milliseconds limit) noexcept {
-  const auto have_ended = [this] { return remote_->have_ended(); };
-  const auto is_lost = [this] { return is_node_lost(); };
-  os::Patience patience(limit);
-  return wait(patience, have_ended, is_lost) == os::Woken::ready && !remote_->is_left();
 }
 
 /// All functions have returned, so the queue is finished.
 void QueueCore::finish() {
-  if (remote_) other_queues_->end(*remote_, master::nodes::QueueEnd::close);
+  processes_->close_remote();
   const auto error = await_ends();
   if (error) fail(*error);
   state_ = State::finished;
-  end_producers();
+  processes_->end();
 }
 
 void QueueCore::close() {
@@ -330,8 +313,8 @@ void QueueCore::close() {
   if (state_ == State::closed) return;
   std::optional<Error> error;
   if (state_ == State::open) {
-    nursery_->expect_ends();
-    if (remote_) other_queues_->end(*remote_, master::nodes::QueueEnd::close);
+    processes_->nursery().expect_ends();
+    processes_->close_remote();
     block_.header().closes.store(true, std::memory_order_seq_cst);
     block_.header().to_producers.wake();
     error = await_ends();
@@ -343,44 +326,24 @@ void QueueCore::close() {
 void QueueCore::fail(const Error& error) {
   error_ = error;
   state_ = State::failed;
-  end_producers();
+  processes_->end();
   throw error;
 }
 
 void QueueCore::abandon() noexcept {
   state_ = State::closed;
-  end_producers();
+  processes_->end();
 }
 
 /// What concerns other nodes goes through the session, so only a thread that is inside it may do this.
 void QueueCore::abandon_handle() noexcept {
-  if (!remote_ || !session_->is_open()) return abandon();
+  if (processes_->remote() == nullptr || !session_->is_open()) return abandon();
   session_->release([queue = shared_from_this()] { queue->abandon(); });
-}
-
-/// Kills the producers that are left. Producers that cannot be reaped yet may still write, so their memory is not used
-/// again.
-void QueueCore::end_producers() noexcept {
-  if (!fork_guard_.is_here()) {  // only the process that created them has these threads
-    static_cast<void>(nursery_.release());
-    return;
-  }
-  const bool has_remote = remote_ && !std::exchange(is_remote_over_, true);
-  if (has_remote && !remote_->have_ended()) other_queues_->end(*remote_, master::nodes::QueueEnd::kill);
-  if (nursery_) {
-    nursery_->expect_ends();
-    nursery_->kill_all();
-    if (!nursery_->await_all_ends(kProducersReapLimit)) block_offset_ = memory_offset_ = 0;
-    nursery_.reset();
-  }
-  if (!has_remote) return;
-  if (!await_remote(kRemoteEndLimit)) block_offset_ = memory_offset_ = 0;
-  other_queues_->forget(*remote_);
 }
 
 std::vector<int> QueueCore::producer_pids() const {
   std::vector<int> pids;
-  for (int producer = 0; producer < producers_; ++producer) pids.push_back(watcher_->pid(producer));
+  for (int producer = 0; producer < producers_; ++producer) pids.push_back(processes_->watcher().pid(producer));
   return pids;
 }
 
@@ -394,7 +357,7 @@ std::shared_ptr<QueueCore> open_queue(const std::shared_ptr<master::session::Ses
   const master::session::SessionCore::Entry entry(*session);
   auto queue = std::make_shared<QueueCore>(session, body, producers, options);
   queue->open(body, arguments, types, shapes, options);
-  session->registry().add(queue);
+  session->add_queue(queue->processes());
   return queue;
 }
 

@@ -10,13 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "common/os/fork_guard.hpp"
 #include "common/os/wait.hpp"
 #include "common/protocol/queue_block.hpp"
-#include "master/nodes/remote_queues.hpp"
-#include "master/process/nursery.hpp"
 #include "master/queues/batch_turns.hpp"
-#include "master/queues/producer_processes.hpp"
+#include "master/session/queue_processes.hpp"
 #include "master/session/session_core.hpp"
 #include "syncrun/queue.hpp"
 
@@ -25,11 +22,11 @@ namespace syncrun::detail {
 //   open --the last batch was taken--> finished
 //   open --a producer threw or died--> failed
 //   any of them --close, the handle is gone, the session is over--> closed
-class QueueCore : public master::records::SessionDependant, public std::enable_shared_from_this<QueueCore> {
+class QueueCore : public std::enable_shared_from_this<QueueCore> {
  public:
   QueueCore(std::shared_ptr<master::session::SessionCore> session, const HelperBody& body, int producers,
             const QueueOptions& options);
-  ~QueueCore() override;
+  ~QueueCore();
   QueueCore(const QueueCore&) = delete;
   QueueCore& operator=(const QueueCore&) = delete;
 
@@ -41,7 +38,7 @@ class QueueCore : public master::records::SessionDependant, public std::enable_s
   void abandon() noexcept;
   /// The same, for a handle that no longer exists. From any thread.
   void abandon_handle() noexcept;
-  void end_with_session() noexcept override { abandon(); }
+  const std::shared_ptr<master::session::QueueProcesses>& processes() const noexcept { return processes_; }
 
   /// The last handle of a batch no longer exists. From any thread.
   void give_back(int batch) noexcept;
@@ -59,28 +56,23 @@ class QueueCore : public master::records::SessionDependant, public std::enable_s
   protocol::QueueLayout lay_out(std::span<const BatchArrayType> types,
                                 std::span<const std::span<const std::int64_t>> shapes);
   void start(const master::queues::ProducersStart& producers, const protocol::QueueLayout& layout);
-  template <class Limit, class Ready, class Interrupted>
-  os::Woken wait(Limit& limit, Ready&& ready, Interrupted&& interrupted);
   void await_start(os::Milliseconds limit);
   void check_usable() const;
   class Limits;
   Found await_batch();
   bool has_calls_to_collect() const;
   bool has_lost_producer() const;
-  bool is_node_lost() const;
   std::vector<std::shared_ptr<master::records::DataRecord>> take();
   void note_rows(master::records::DataRecord& record, bool has_rows_here_only);
   void finish();
-  void end_producers() noexcept;
   std::optional<Error> await_ends();
   std::optional<Error> await_remote_ends();
-  bool await_remote(os::Milliseconds limit) noexcept;
   [[noreturn]] void fail(const Error& error);
 
   protocol::ProducerSlot& slot(int producer) const noexcept { return block_.producer(producer); }
   // queue_errors.cpp
   /// Empty if the producers run on this node only.
-  std::string host_of(int node) const { return other_queues_ == nullptr ? "" : other_queues_->name_of(node); }
+  std::string host_of(int node) const { return processes_->are_on_every_node() ? processes_->name_of(node) : ""; }
   int pid_of(int producer, int node) const;
   std::string describe(int producer, int node = kOwnNode) const;
   Failure blame(int producer, int node = kOwnNode) const;
@@ -104,17 +96,11 @@ class QueueCore : public master::records::SessionDependant, public std::enable_s
   master::queues::BatchTurns turns_;
   os::Milliseconds timeout_;
   os::Milliseconds grace_;
-  os::ForkGuard fork_guard_;
   std::uint64_t block_offset_ = 0;
   std::uint64_t memory_offset_ = 0;
   protocol::QueueBlock block_;
-  os::WaitPolicy policy_ = os::WaitPolicy::yielding();
-  master::nodes::RemoteQueues* other_queues_;           // null unless the producers also run on other nodes
-  std::shared_ptr<master::nodes::RemoteQueue> remote_;  // those producers, once they are started
-  std::vector<protocol::QueueBlock> remote_blocks_;     // node n at n - 1
-  bool is_remote_over_ = false;                         // they were told to end, and have ended, or too late
-  std::optional<master::queues::ProducerWatcher> watcher_;
-  std::unique_ptr<master::process::Nursery> nursery_;
+  std::vector<protocol::QueueBlock> remote_blocks_;  // of other nodes: node n at n - 1
+  std::shared_ptr<master::session::QueueProcesses> processes_;
 
   State state_ = State::open;
   std::optional<Error> error_;

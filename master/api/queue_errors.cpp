@@ -6,7 +6,7 @@
 namespace syncrun::detail {
 
 int QueueCore::pid_of(int producer, int node) const {
-  return node == kOwnNode ? watcher_->pid(producer) : remote_->pid(node, producer);
+  return node == kOwnNode ? processes_->watcher().pid(producer) : processes_->remote()->pid(node, producer);
 }
 
 std::string QueueCore::describe(int producer, int node) const {
@@ -26,7 +26,7 @@ Failure QueueCore::blame(int producer, int node) const {
 }
 
 Error QueueCore::lost_error(int producer, const std::string& where, std::optional<std::string> known_cause) {
-  return master::failures::lost_helper(*nursery_, producer,
+  return master::failures::lost_helper(processes_->nursery(), producer,
                                        {.who = describe(producer),
                                         .tag = "producer " + std::to_string(producer),
                                         .where = where,
@@ -49,16 +49,16 @@ Error QueueCore::lost_error(const master::nodes::RemoteQueue::Loss& loss, const 
 }
 
 Error QueueCore::first_lost_error(const std::string& where) {
-  if (const int lost = watcher_->lost(); lost >= 0) return lost_error(lost, where);
-  if (const auto loss = remote_->first_loss()) return lost_error(*loss, where);
+  if (const int lost = processes_->watcher().lost(); lost >= 0) return lost_error(lost, where);
+  if (const auto loss = processes_->remote()->first_loss()) return lost_error(*loss, where);
   return start_error();
 }
 
 Error QueueCore::start_error() {
-  if (const int lost = watcher_->lost_at_start(); lost >= 0) return lost_error(lost, "while starting");
-  if (const auto loss = remote_->first_loss()) return lost_error(*loss, "while starting");
-  const auto failed = remote_->failed_start();
-  return {failed->error.kind(), other_queues_->name_of(failed->node) + ": " + failed->error.what(),
+  if (const int lost = processes_->watcher().lost_at_start(); lost >= 0) return lost_error(lost, "while starting");
+  if (const auto loss = processes_->remote()->first_loss()) return lost_error(*loss, "while starting");
+  const auto failed = processes_->remote()->failed_start();
+  return {failed->error.kind(), processes_->name_of(failed->node) + ": " + failed->error.what(),
           failed->error.native_code()};
 }
 
@@ -73,7 +73,7 @@ Error QueueCore::late_start_error(int producer, int node, os::Milliseconds limit
 }
 
 Error QueueCore::late_end_error(int node, os::Milliseconds limit) const {
-  return {ErrorKind::timeout, other_queues_->name_of(node) + " has not ended the producers of '" + name_ + "' within " +
+  return {ErrorKind::timeout, processes_->name_of(node) + " has not ended the producers of '" + name_ + "' within " +
                                   std::to_string(limit.count()) + " ms"};
 }
 
@@ -90,10 +90,10 @@ Error QueueCore::difference_error() const {
   const int producer = turns_.turn();
   const auto [first, second] = turns_.difference();
   Failure failure = blame(producer, second);
-  failure.cause = other_queues_->name_of(first) + " " + turns_.describe_next(first) + ", " +
-                  other_queues_->name_of(second) + " " + turns_.describe_next(second);
-  const std::string message = describe(producer, second) + " does not do the same as on " +
-                              other_queues_->name_of(first) + ": " + failure.cause +
+  failure.cause = processes_->name_of(first) + " " + turns_.describe_next(first) + ", " + processes_->name_of(second) +
+                  " " + turns_.describe_next(second);
+  const std::string message = describe(producer, second) + " does not do the same as on " + processes_->name_of(first) +
+                              ": " + failure.cause +
                               ". With ProducerPlaces::every_node, a function must make the same batches on each node: "
                               "it may depend only on its "
                               "arguments, index(), count(), rng() and on files that are the same there";
@@ -109,7 +109,7 @@ Error QueueCore::stuck_error() const {
 
 Error QueueCore::timeout_error(os::Milliseconds limit) const {
   const int producer = turns_.turn();
-  const int node = remote_ ? turns_.node() : kOwnNode;
+  const int node = processes_->remote() != nullptr ? turns_.node() : kOwnNode;
   Failure failure = blame(producer, node);
   failure.cause = "deadline";
   const protocol::QueueBlock& block = node == kOwnNode ? block_ : remote_blocks_[static_cast<std::size_t>(node) - 1];
@@ -118,7 +118,8 @@ Error QueueCore::timeout_error(os::Milliseconds limit) const {
                         std::to_string(block.producer(producer).pushed.load());
   if (node == kOwnNode) {
     message += slot(producer).waits.load() ? " and waits for one to be free" : " and is in its function";
-    if (const int signal = nursery_->stop_signal(producer)) message += ", stopped by " + text::signal_name(signal);
+    if (const int signal = processes_->nursery().stop_signal(producer))
+      message += ", stopped by " + text::signal_name(signal);
   }
   return {ErrorKind::timeout, message + " (QueueOptions::timeout sets another limit)", std::move(failure)};
 }

@@ -11,11 +11,6 @@ void Registry::add(const std::shared_ptr<ObjectRecord>& object) {
   objects_[object->id] = object;
 }
 
-void Registry::add(const std::shared_ptr<SessionDependant>& dependant) {
-  std::erase_if(dependants_, [](const auto& known) { return known.expired(); });
-  dependants_.push_back(dependant);
-}
-
 void Registry::release_later(std::function<void()> release) noexcept {
   try {
     const os::MutexLock lock(releases_mutex_);
@@ -62,12 +57,6 @@ void Registry::run_releases(const std::function<bool()>& may_run) {
       releases_.pop_front();  // one at a time, so that a release that throws does not drop the others
     }
     release();
-  }
-}
-
-void Registry::end_dependants() noexcept {
-  for (const auto& known : dependants_) {
-    if (const auto dependant = known.lock()) dependant->end_with_session();
   }
 }
 

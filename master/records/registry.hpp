@@ -1,6 +1,6 @@
 #pragma once
 
-// The variables, replicated objects and queues that belong to a session, and the memory of handles that no longer
+// The variables and replicated objects that belong to a session, and the memory of handles that no longer
 // exist. The registry lists these things. It does not own them.
 
 #include <atomic>
@@ -17,13 +17,6 @@
 #include "master/records/variable_names.hpp"
 
 namespace syncrun::detail::master::records {
-
-/// A part of a session that has processes of its own. It ends with the session.
-class SessionDependant {
- public:
-  virtual ~SessionDependant() = default;
-  virtual void end_with_session() noexcept = 0;
-};
 
 /// A variable that has no handle any more. Its memory is still there.
 struct FreedVariable {
@@ -46,7 +39,6 @@ class Registry {
   void add(const std::shared_ptr<VariableRecord>& variable) { variables_[variable->entry] = variable; }
   void forget_variable(std::uint64_t entry) noexcept { variables_.erase(entry); }
   void add(const std::shared_ptr<ObjectRecord>& object);
-  void add(const std::shared_ptr<SessionDependant>& dependant);
 
   /// Calls `visit(variable)` or `visit(object)` for each one that still has a handle.
   template <class Visit>
@@ -81,8 +73,7 @@ class Registry {
   /// True if many variables have come since the last call of take_freed().
   bool has_many_freed() const noexcept { return freed_since_.load(std::memory_order_relaxed) >= kManyFreed; }
 
-  /// For the end of the session: ends its dependants, and drops the releases that have not run.
-  void end_dependants() noexcept;
+  /// For the end of the session: drops the releases that have not run.
   void forget_releases() noexcept;
 
  private:
@@ -93,7 +84,6 @@ class Registry {
   // by entry; includes variables that wait to be freed
   std::map<std::uint64_t, std::weak_ptr<VariableRecord>> variables_;
   std::map<std::uint64_t, std::weak_ptr<ObjectRecord>> objects_;  // by id
-  std::vector<std::weak_ptr<SessionDependant>> dependants_;
   os::Mutex releases_mutex_;
   std::deque<std::function<void()>> releases_ SYNCRUN_GUARDED_BY(releases_mutex_);
   static constexpr std::size_t kManyFreed = 32;

@@ -123,10 +123,17 @@ void SessionCore::close() {
   if (output_failure_) throw Error(*std::exchange(output_failure_, std::nullopt));
 }
 
+void SessionCore::add_queue(const std::shared_ptr<QueueProcesses>& queue) {
+  std::erase_if(queues_, [](const auto& known) { return known.expired(); });
+  queues_.push_back(queue);
+}
+
 void SessionCore::abandon() noexcept {
   if (state_.is_closed()) return;
   state_.end();
-  registry_.end_dependants();
+  for (const auto& known : queues_) {
+    if (const auto queue = known.lock()) queue->end();
+  }
   if (pool_) pool_->end();
   if (state_.is_here()) {
     end_output(profiler_.get());

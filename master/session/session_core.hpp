@@ -29,6 +29,7 @@
 #include "master/records/registry.hpp"
 #include "master/records/session_state.hpp"
 #include "master/session/only_session.hpp"
+#include "master/session/queue_processes.hpp"
 #include "master/session/recovery.hpp"
 #include "master/settings/settings.hpp"
 
@@ -70,6 +71,8 @@ class SessionCore final : private dispatch::SessionEnds {
   void set_weights(calls::RowWeights weights) noexcept { weights_ = std::move(weights); }
   /// The producers on other nodes. Null if there are no other nodes.
   nodes::RemoteQueues* other_queues() noexcept { return pool_->other_queues(); }
+  /// The processes of a queue end with the session, if not before.
+  void add_queue(const std::shared_ptr<QueueProcesses>& queue);
   /// Folders of checkpoints that other nodes do not see.
   std::set<std::filesystem::path>& unshared_folders() noexcept { return unshared_folders_; }
   /// The pool, for waits that handle what comes from other nodes.
@@ -127,6 +130,7 @@ class SessionCore final : private dispatch::SessionEnds {
   calls::CommandTable calls_;
   std::optional<failures::FailureReport> report_;
   records::Registry registry_;
+  std::vector<std::weak_ptr<QueueProcesses>> queues_;
   os::SharedHeap heap_;
   std::unique_ptr<profile::Profiler> profiler_;
   std::unique_ptr<metrics::Exporter> exporter_;
