@@ -21,7 +21,8 @@ namespace syncrun::detail {
 
 //   open --the last batch was taken--> finished
 //   open --a producer threw or died--> failed
-//   any of them --close, the handle is gone, the session is over--> closed
+//   any of them --close, the handle is gone--> closed
+// The end of the session ends the processes. No function is called after it, because none can enter the session.
 class QueueCore : public std::enable_shared_from_this<QueueCore> {
  public:
   QueueCore(std::shared_ptr<master::session::SessionCore> session, const HelperBody& body, int producers,

@@ -14,6 +14,7 @@ void Registry::add(const std::shared_ptr<ObjectRecord>& object) {
 void Registry::release_later(std::function<void()> release) noexcept {
   try {
     const os::MutexLock lock(releases_mutex_);
+    if (drops_releases_) return;
     releases_.push_back(std::move(release));
     note_releases();
   } catch (const std::bad_alloc&) {
@@ -61,8 +62,11 @@ void Registry::run_releases(const std::function<bool()>& may_run) {
 }
 
 void Registry::forget_releases() noexcept {
+  // They may hold the last handle of something that leaves more. So they are destroyed without the mutex.
+  std::deque<std::function<void()>> dropped;
   const os::MutexLock lock(releases_mutex_);
-  releases_.clear();
+  drops_releases_ = true;
+  dropped.swap(releases_);
   freed_.clear();
 }
 

@@ -73,7 +73,7 @@ class Registry {
   /// True if many variables have come since the last call of take_freed().
   bool has_many_freed() const noexcept { return freed_since_.load(std::memory_order_relaxed) >= kManyFreed; }
 
-  /// For the end of the session: drops the releases that have not run.
+  /// For the end of the session: drops the releases that have not run, and all later ones.
   void forget_releases() noexcept;
 
  private:
@@ -86,6 +86,7 @@ class Registry {
   std::map<std::uint64_t, std::weak_ptr<ObjectRecord>> objects_;  // by id
   os::Mutex releases_mutex_;
   std::deque<std::function<void()>> releases_ SYNCRUN_GUARDED_BY(releases_mutex_);
+  bool drops_releases_ SYNCRUN_GUARDED_BY(releases_mutex_) = false;
   static constexpr std::size_t kManyFreed = 32;
   std::vector<FreedVariable> freed_ SYNCRUN_GUARDED_BY(releases_mutex_);
   std::atomic<std::size_t> freed_since_{0};  // how many have come since the last take_freed()

@@ -5,7 +5,7 @@
 
 #include <memory>
 #include <optional>
-#include <vector>
+#include <string>
 
 #include "common/os/fork_guard.hpp"
 #include "common/os/mutex.hpp"
@@ -35,7 +35,7 @@ class QueueProcesses {
   /// empty if they run on no other one. Throws Error (system, timeout).
   void start(const queues::ProducersStart& start, const protocol::QueueLayout& layout,
              const protocol::QueueBlock& block, const std::string& node);
-  /// The processes on this node. Only between start() and end().
+  /// The processes on this node. Only after start(), while has_ended() is false.
   process::Nursery& nursery() const noexcept { return *nursery_; }
   /// Only after start().
   const queues::ProducerWatcher& watcher() const noexcept { return *watcher_; }
@@ -59,9 +59,10 @@ class QueueProcesses {
   }
   /// Waits until those on other nodes have ended. Returns false if some may be left.
   bool await_remote(os::Milliseconds limit) noexcept;
-  /// Kills those that are left. From any thread. A thread that is not inside the session may only call it if there are no
-  /// others on other nodes, or after the end of the session.
+  /// Kills those that are left. If there are some on other nodes, only a thread that is inside the session may call it, as
+  /// long as the session is open. Otherwise, any thread may.
   void end() noexcept;
+  bool has_ended() const noexcept { return nursery_ == nullptr; }
   /// True if processes may be left after end() that still write to the memory of the queue.
   bool may_write() const noexcept { return may_write_; }
 
@@ -70,7 +71,7 @@ class QueueProcesses {
   nodes::RemoteQueues* other_queues_;
   os::ForkGuard fork_guard_;
   os::WaitPolicy policy_ = os::WaitPolicy::yielding();
-  os::Mutex end_mutex_;
+  os::Mutex end_mutex_;  // held by end(), which changes what follows
   std::shared_ptr<nodes::RemoteQueue> remote_;
   bool is_remote_over_ SYNCRUN_GUARDED_BY(end_mutex_) = false;  // they were told to end, and have ended, or too late
   bool may_write_ = false;

@@ -5,6 +5,7 @@
 #include "common/os/file_descriptor.hpp"
 #include "common/text/errors.hpp"
 #include "master/session/freed_variables.hpp"
+#include "master/session/queue_processes.hpp"
 #include "master/session/session_end.hpp"
 #include "master/session/session_start.hpp"
 

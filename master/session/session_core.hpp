@@ -29,11 +29,12 @@
 #include "master/records/registry.hpp"
 #include "master/records/session_state.hpp"
 #include "master/session/only_session.hpp"
-#include "master/session/queue_processes.hpp"
 #include "master/session/recovery.hpp"
 #include "master/settings/settings.hpp"
 
 namespace syncrun::detail::master::session {
+
+class QueueProcesses;
 
 class SessionCore final : private dispatch::SessionEnds {
  public:

@@ -287,6 +287,19 @@ TEST_P(EarlyEnd, OfProducersThatDoNotWantToIsSaid) {
   session.close();
 }
 
+/// Both end the producers. The thread sanitizer sees whether they do so one after the other.
+TEST(EarlyEnd, OfTheSessionMayComeWhileAnotherThreadDropsTheHandle) {
+  for (int round = 0; round < 5; ++round) {
+    Session session(workers(1));
+    std::optional queue = session.producers(3, push_for_ever, kNumberShapes);
+    const auto pids = queue->producer_pids();
+    std::thread dropper([&] { queue.reset(); });
+    session.close();
+    dropper.join();
+    for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
+  }
+}
+
 TEST(EarlyEnd, OfAWorkerEndsTheProducersWithTheSession) {
   Session session(workers(2));
   auto queue = session.producers(2, push_for_ever, kNumberShapes);

@@ -117,6 +117,16 @@ TEST_F(SessionOnAFakePool, LeavesNothingOfACommandThatCannotBeFilledIn) {
   EXPECT_TRUE(session.calls().is_idle());
 }
 
+/// It may hold the session itself. Then neither would ever be freed.
+TEST_F(SessionOnAFakePool, DropsWhatAHandleLeavesAfterTheEnd) {
+  master::session::SessionCore session(options, maker());
+  const auto held = std::make_shared<int>();
+  session.registry().release_later([held] {});
+  session.abandon();
+  session.registry().release_later([held] {});
+  EXPECT_EQ(held.use_count(), 1);
+}
+
 TEST_F(SessionOnAFakePool, IsUsedByOneThreadAtATime) {
   master::session::SessionCore session(options, maker());
   const master::session::SessionCore::Entry entry(session);
