@@ -1,9 +1,11 @@
 // Measures a training step of a GPT-2 style model of LibTorch modules: loss, gradient, all_reduce and update by AdamW.
 // The models are GPT-2 (124 million parameters, context 1,024, vocabulary 50,304), and three with a vocabulary of 256:
-// medium (4.8 million, context 128), small (0.84 million, context 128) and tiny (0.12 million, context 64). Two steps are
-// in flight. For each mode and number of rows, it prints a JSON line. "gib" is the memory in use on the GPU, for all
-// settings up to this one, where it is largest. "first_step_s" is the time from the start of the command until the first
-// step was made, if the variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
+// medium (4.8 million, context 128), small (0.84 million, context 128) and tiny (0.12 million, context 64). Two others are
+// networks of three layers for rows of 784 numbers: mlp (widths 800, 800 and 10, 1.3 million parameters) and mlp_small
+// (128, 128 and 10, 0.12 million). A row is then one token. Two steps are in flight. For each mode and number of rows, it
+// prints a JSON line. "gib" is the memory in use on the GPU, for all settings up to this one, where it is largest.
+// "first_step_s" is the time from the start of the command until the first step was made, if the variable
+// BENCH_STARTED_NS has that time (CLOCK_REALTIME).
 //
 // The modes: replayed (by a CUDA graph), plain (without one), during (without one, and the ranks average the gradient
 // during the backward pass).
@@ -22,6 +24,8 @@
 #include <string_view>
 #include <syncrun/syncrun.hpp>
 #include <syncrun/torch.hpp>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bench/steps_in_flight.hpp"
@@ -43,6 +47,27 @@ gpt::ModelConfig config_of(std::string_view model) {
   if (model == "medium") return {.n_layer = 6, .n_head = 4, .n_embd = 256, .block_size = 128, .vocab_size = 256};
   return {.n_layer = 4, .n_head = 4, .n_embd = 128, .block_size = 128, .vocab_size = 256};
 }
+
+bool is_mlp(std::string_view model) { return model.starts_with("mlp"); }
+
+/// Three layers with ReLU between them, from 784 numbers to the scores of 10 classes.
+class Mlp : public torch::nn::Module {
+ public:
+  static constexpr std::int64_t kFeatures = 784;
+  static constexpr std::int64_t kClasses = 10;
+
+  explicit Mlp(std::int64_t width) : first_(kFeatures, width), second_(width, width), last_(width, kClasses) {
+    register_module("first", first_);
+    register_module("second", second_);
+    register_module("last", last_);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return last_(torch::relu(second_(torch::relu(first_(x))))); }
+
+ private:
+  torch::nn::Linear first_;
+  torch::nn::Linear second_;
+  torch::nn::Linear last_;
+};
 
 struct Options {
   std::string model = "small";
@@ -81,6 +106,14 @@ torch::Tensor mixed_loss(gpt::Gpt& net, sr::Scattered<const std::int32_t, 2> row
   return loss_of(net, lt::tensor(rows));
 }
 
+torch::Tensor full_mlp_loss(Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> y) {
+  return torch::cross_entropy_loss(net.forward(lt::tensor(x)), lt::tensor(y));
+}
+torch::Tensor mixed_mlp_loss(Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> y) {
+  const lt::Autocast autocast(torch::kBFloat16);
+  return full_mlp_loss(net, x, y);
+}
+
 /// The memory in use on this rank's GPU. 0 on a CPU device.
 sr::Max<double> no_gib(sr::CpuWorker&) { return 0.0; }
 sr::Max<double> used_gib(sr::CudaWorker&) {
@@ -92,16 +125,35 @@ sr::Max<double> used_gib(sr::CudaWorker&) {
   return 0.0;
 }
 
+/// The rows of all settings.
+std::int64_t most_rows(const sr::Session& session, const Options& options) {
+  return *std::max_element(options.rows.begin(), options.rows.end()) * session.world_size();
+}
+
+/// Measures the steps of one module. `Inputs` are what the loss reads.
+template <class Net, class... Inputs>
 class Bench {
  public:
-  Bench(sr::Session& session, const Options& options)
+  Bench(sr::Session& session, const Options& options, std::int64_t tokens_of_row, sr::Replicated<lt::Replica<Net>> net,
+        Inputs... inputs)
       : session_(session),
         options_(options),
-        config_(config_of(options.model)),
-        most_rows_(*std::max_element(options.rows.begin(), options.rows.end()) * session.world_size()),
-        data_(session.data(random_tokens(), sr::Shape{most_rows_, config_.block_size + 1})),
-        net_(session.replicate<lt::Replica<gpt::Gpt>>(std::uint64_t{7}, config_)),
+        tokens_of_row_(tokens_of_row),
+        inputs_(std::move(inputs)...),
+        net_(std::move(net)),
         params_(lt::parameters(session, net_)) {}
+
+  template <auto kFullLoss, auto kMixedLoss>
+  void measure_all() {
+    for (const std::string& mode : options_.modes) {
+      if (options_.dtype == "bfloat16") measure<kMixedLoss>(mode);
+      else measure<kFullLoss>(mode);
+    }
+  }
+
+ private:
+  static constexpr lt::BackwardOptions kPlain{.replay = lt::Replay::never};
+  static constexpr lt::BackwardOptions kDuring{.average = lt::GradientAverage::during_backward};
 
   template <auto kLoss>
   void measure(const std::string& mode) {
@@ -110,22 +162,20 @@ class Bench {
     measure<kLoss, lt::BackwardOptions{}>(mode);
   }
 
- private:
-  static constexpr lt::BackwardOptions kPlain{.replay = lt::Replay::never};
-  static constexpr lt::BackwardOptions kDuring{.average = lt::GradientAverage::during_backward};
-
   template <auto kLoss, lt::BackwardOptions kBackward>
   void measure(const std::string& mode) {
     auto step = lt::train_step<sr::Adam, kLoss, kBackward>(session_, net_, params_);
     for (const std::int64_t rows : options_.rows) {
       const sr::Adam rule{.learning_rate = 1e-3, .decoupled_weight_decay = 0.1};
       const sr::CallOptions call{.batch = rows * session_.world_size()};
+      const auto start = [&] {
+        return std::apply([&](const Inputs&... inputs) { return step.async(inputs..., rule, call); }, inputs_);
+      };
       if (first_step_s_ == 0) {
-        last_loss_ = step(data_, rule, call);
+        last_loss_ = start().get();
         note_first_step();
       }
-      const auto times =
-          benchmark_steps::measure([&] { return step.async(data_, rule, call); }, options_.steps, last_loss_);
+      const auto times = benchmark_steps::measure(start, options_.steps, last_loss_);
       const double gib = session_.function(no_gib, used_gib)();
       std::printf(
           "{\"bench\":\"gpt_step\",\"impl\":\"syncrun\",\"variant\":\"%s\",\"devices\":%d,\"model\":\"%s\","
@@ -134,17 +184,10 @@ class Bench {
           "\"first_step_s\":%.2f,\"last_loss\":%.6f}\n",
           mode.c_str(), session_.world_size(), options_.model.c_str(), static_cast<long long>(rows),
           options_.dtype.c_str(), times.median, times.least, times.most,
-          static_cast<double>(rows * session_.world_size() * config_.block_size) / times.median * 1e6, gib,
-          first_step_s_, last_loss_);
+          static_cast<double>(rows * session_.world_size() * tokens_of_row_) / times.median * 1e6, gib, first_step_s_,
+          last_loss_);
       std::fflush(stdout);
     }
-  }
-
-  std::vector<std::int32_t> random_tokens() const {
-    std::mt19937 random(1);
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(most_rows_ * (config_.block_size + 1)));
-    for (auto& token : tokens) token = static_cast<std::int32_t>(random() % static_cast<unsigned>(config_.vocab_size));
-    return tokens;
   }
 
   void note_first_step() {
@@ -155,21 +198,37 @@ class Bench {
 
   sr::Session& session_;
   const Options& options_;
-  gpt::ModelConfig config_;
-  std::int64_t most_rows_;
-  sr::Data<std::int32_t, 2> data_;
-  sr::Replicated<lt::Replica<gpt::Gpt>> net_;
+  std::int64_t tokens_of_row_;
+  std::tuple<Inputs...> inputs_;
+  sr::Replicated<lt::Replica<Net>> net_;
   sr::Shared<float, 1> params_;
   double first_step_s_ = 0;
   double last_loss_ = 0;
 };
 
-void run_bench(sr::Session& session, const Options& options) {
-  Bench bench(session, options);
-  for (const std::string& mode : options.modes) {
-    if (options.dtype == "bfloat16") bench.measure<mixed_loss>(mode);
-    else bench.measure<full_loss>(mode);
-  }
+void run_gpt(sr::Session& session, const Options& options) {
+  const gpt::ModelConfig config = config_of(options.model);
+  const std::int64_t rows = most_rows(session, options);
+  std::mt19937 random(1);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows * (config.block_size + 1)));
+  for (auto& token : tokens) token = static_cast<std::int32_t>(random() % static_cast<unsigned>(config.vocab_size));
+  Bench bench(session, options, config.block_size, session.replicate<lt::Replica<gpt::Gpt>>(std::uint64_t{7}, config),
+              session.data(tokens, sr::Shape{rows, config.block_size + 1}));
+  bench.measure_all<full_loss, mixed_loss>();
+}
+
+void run_mlp(sr::Session& session, const Options& options) {
+  const std::int64_t rows = most_rows(session, options);
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> number;
+  std::vector<float> x(static_cast<std::size_t>(rows * Mlp::kFeatures));
+  std::vector<std::int64_t> y(static_cast<std::size_t>(rows));
+  for (auto& each : x) each = number(random);
+  for (auto& each : y) each = static_cast<std::int64_t>(random() % static_cast<unsigned>(Mlp::kClasses));
+  Bench bench(session, options, 1,
+              session.replicate<lt::Replica<Mlp>>(std::uint64_t{7}, options.model == "mlp" ? 800 : 128),
+              session.data(x, sr::Shape{rows, Mlp::kFeatures}), session.data(y, sr::Shape{rows}));
+  bench.measure_all<full_mlp_loss, mixed_mlp_loss>();
 }
 
 }  // namespace
@@ -179,9 +238,12 @@ int main(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) {
     std::fprintf(stderr,
-                 "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|medium|gpt2] [--rows ROWS_PER_DEVICE,...]\n"
-                 "                      [--mode replayed,plain,during] [--dtype float32|bfloat16] [--steps N]\n");
+                 "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|medium|gpt2|mlp_small|mlp]\n"
+                 "                      [--rows ROWS_PER_DEVICE,...] [--mode replayed,plain,during] [--dtype "
+                 "float32|bfloat16] [--steps N]\n");
     return 2;
   }
-  return sr::run(argc, argv, [&](sr::Session& session) { run_bench(session, *options); });
+  return sr::run(argc, argv, [&](sr::Session& session) {
+    is_mlp(options->model) ? run_mlp(session, *options) : run_gpt(session, *options);
+  });
 }

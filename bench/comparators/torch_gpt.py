@@ -28,6 +28,8 @@ WARM_UP_STEPS = 8
 # Layers, width, heads, vocabulary, context.
 SIZES = {"tiny": (2, 64, 4, 256, 64), "small": (4, 128, 4, 256, 128), "medium": (6, 256, 4, 256, 128),
          "gpt2": (12, 768, 12, 50304, 1024)}
+MLP_WIDTHS = {"mlp": 800, "mlp_small": 128}
+FEATURES, CLASSES = 784, 10
 
 
 class CpuWorld:
@@ -100,9 +102,35 @@ class Gpt(nn.Module):
         return F.cross_entropy(scores.view(-1, scores.shape[-1]), targets.reshape(-1))
 
 
+class Mlp(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+                                    nn.Linear(width, CLASSES))
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.layers(x), y)
+
+
+def make_model(name):
+    return Mlp(MLP_WIDTHS[name]) if name in MLP_WIDTHS else Gpt(*SIZES[name])
+
+
+def tokens_of_row(name):
+    return 1 if name in MLP_WIDTHS else SIZES[name][4]
+
+
+def make_rows(name, count, device):
+    """Returns the arguments of the model."""
+    if name in MLP_WIDTHS:
+        return torch.rand(count, FEATURES, device=device), torch.randint(0, CLASSES, (count,), device=device)
+    vocabulary, context = SIZES[name][3:]
+    return (torch.randint(0, vocabulary, (count, context + 1), dtype=torch.int32, device=device),)
+
+
 def make_step(world, options, mode):
     torch.manual_seed(7)
-    model = raw = Gpt(*SIZES[options.model]).to(world.device)
+    model = raw = make_model(options.model).to(world.device)
     if world.size > 1:
         devices = [world.device.index] if world.device.type == "cuda" else None
         model = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
@@ -110,11 +138,11 @@ def make_step(world, options, mode):
         model = torch.compile(model, mode=COMPILE_MODES[mode], dynamic=False)
     optimizer = torch.optim.AdamW(raw.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
 
-    def step(rows):
+    def step(*rows):
         if mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
         with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=options.dtype == "bfloat16"):
-            loss = model(rows.long())
+            loss = model(*(each.long() if each.dtype == torch.int32 else each for each in rows))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -137,11 +165,10 @@ class FirstStep:
 
 def measure(world, options, mode, first):
     step = make_step(world, options, mode)
-    vocabulary, context = SIZES[options.model][3:]
     for count in options.rows:
-        rows = torch.randint(0, vocabulary, (count, context + 1), dtype=torch.int32, device=world.device)
+        rows = make_rows(options.model, count, world.device)
         for _ in range(WARM_UP_STEPS):
-            loss = step(rows)
+            loss = step(*rows)
             first.note(world)
         world.barrier()
         samples = []
@@ -149,7 +176,7 @@ def measure(world, options, mode, first):
             wait_for(world)
             begin = time.perf_counter()
             for _ in range(options.steps):
-                loss = step(rows)
+                loss = step(*rows)
             wait_for(world)
             samples.append((time.perf_counter() - begin) / options.steps * 1e6)
         world.barrier()
@@ -157,14 +184,15 @@ def measure(world, options, mode, first):
         torch_mnist.print_line(world, {
             "bench": "gpt_step", "impl": "torch_ddp", "variant": mode, "devices": world.size, "model": options.model,
             "rows": count, "dtype": options.dtype, "median_us": round(median_us, 1), "min_us": round(min(samples), 1),
-            "max_us": round(max(samples), 1), "tokens_per_s": round(count * world.size * context / median_us * 1e6),
+            "max_us": round(max(samples), 1),
+            "tokens_per_s": round(count * world.size * tokens_of_row(options.model) / median_us * 1e6),
             "gib": used_gib(world), "first_step_s": first.seconds, "last_loss": loss.item(),
             "torch": torch.__version__})
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=sorted(SIZES), default="small")
+    parser.add_argument("--model", choices=sorted([*SIZES, *MLP_WIDTHS]), default="small")
     parser.add_argument("--rows", type=torch_mnist.numbers, default=[64], help="rows per GPU, comma-separated")
     parser.add_argument("--mode", type=lambda text: text.split(","), default=["eager"],
                         help="eager,compile,reduce-overhead")
