@@ -99,10 +99,7 @@ class ScaledStep {
 template <UpdateRule Rule, auto kLoss, class Net, class T>
 auto scaled_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<T, 1>& params,
                  const TrainStepOptions& options = {}, const LossScaling& scaling = {}) {
-  using Returned = typename detail::LossTraits<decltype(kLoss)>::Returned;
-  static_assert(detail::kIsLoss<Returned>,
-                "a scaled step needs a loss: a function that returns a torch::Tensor, a WeightedLoss, a SummedLoss or "
-                "a Loss<Numbers>");
+  TrainStepOptions chosen = detail::options_with_name<kLoss>(options);
   const auto is_between = [](double number, double low, double high) { return number >= low && number <= high; };
   if (!is_between(scaling.scale, 1e-9, std::numeric_limits<float>::max()) || !is_between(scaling.growth, 1, 1e9) ||
       !is_between(scaling.backoff, 1e-9, 1) || scaling.backoff == 1 || scaling.growth_interval < 1)
@@ -113,8 +110,6 @@ auto scaled_step(Session& session, const Replicated<Replica<Net>>& net, const Sh
             syncrun::detail::number_text(scaling.scale) + ", " + syncrun::detail::number_text(scaling.growth) + ", " +
             syncrun::detail::number_text(scaling.backoff) + " and " + std::to_string(scaling.growth_interval));
   detail::check_not_fully_sharded(options.form, "scaled_step");
-  TrainStepOptions chosen = options;
-  if (chosen.name.empty()) chosen.name = syncrun::detail::function_name<kLoss>();
   if (chosen.clip_norm == 0) chosen.clip_norm = std::numeric_limits<double>::infinity();
   chosen.non_finite = NonFiniteGradient::skip;
   using Bodies = detail::BodiesOf<kLoss, Net, T>;

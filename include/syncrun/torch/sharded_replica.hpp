@@ -229,10 +229,7 @@ struct ShardedBodies<kLoss, Net, T, R (*)(Module&, P...) noexcept>
 template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net, class T>
 auto train_step(Session& session, const Replicated<ShardedReplica<Net>>& net, const Shared<T, 1>& params,
                 const TrainStepOptions& options) {
-  static_assert(
-      detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
-      "a training step needs a loss: a function that returns a torch::Tensor, a WeightedLoss, a SummedLoss or "
-      "a Loss<Numbers>");
+  const TrainStepOptions named = detail::options_with_name<kLoss>(options);
   if (options.form != StepForm::fully_sharded || options.range || kBackward.average == GradientAverage::during_backward)
     throw Error(ErrorKind::usage,
                 "train_step: a ShardedReplica needs the form StepForm::fully_sharded, no range, and "
@@ -246,8 +243,6 @@ auto train_step(Session& session, const Replicated<ShardedReplica<Net>>& net, co
   std::vector<std::int64_t> begins;
   for (const ParameterPart& part : parts) begins.push_back(part.begin);
   const auto groups = detail::divide_groups(options.groups, begins, places.span(), session.world_size());
-  TrainStepOptions named = options;
-  if (named.name.empty()) named.name = syncrun::detail::function_name<kLoss>();
   using Bodies = detail::ShardedBodies<kLoss, Net, T, decltype(kLoss)>;
   return syncrun::detail::make_train_step<Rule>(session, net.record(), params, named, &groups,
                                                 Bodies::template step<kBackward, CpuWorker>(),

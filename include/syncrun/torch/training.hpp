@@ -54,6 +54,18 @@ inline void check_not_fully_sharded(StepForm form, const char* caller) {
                     ": StepForm::fully_sharded needs session.replicate<ShardedReplica<Net>>, and this "
                     "is a Replica");
 }
+
+/// The options of a step with this loss. Without a name, the step has that of the loss.
+template <auto kLoss>
+TrainStepOptions options_with_name(const TrainStepOptions& options) {
+  static_assert(
+      kIsLoss<typename LossTraits<decltype(kLoss)>::Returned>,
+      "a training step needs a loss: a function that returns a torch::Tensor, a WeightedLoss, a SummedLoss or "
+      "a Loss<Numbers>");
+  TrainStepOptions named = options;
+  if (named.name.empty()) named.name = syncrun::detail::function_name<kLoss>();
+  return named;
+}
 }  // namespace detail
 
 /// Makes a Replica of the module that a factory function returns. Each worker calls the factory:
@@ -308,10 +320,7 @@ using BodiesOf = LossBodies<kLoss, Net, T, decltype(kLoss)>;
 template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net, class T>
 auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<T, 1>& params,
                 const TrainStepOptions& options = {}) {
-  static_assert(
-      detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
-      "a training step needs a loss: a function that returns a torch::Tensor, a WeightedLoss, a SummedLoss or "
-      "a Loss<Numbers>");
+  const TrainStepOptions named = detail::options_with_name<kLoss>(options);
   detail::check_not_fully_sharded(options.form, "train_step");
   if (kBackward.average == GradientAverage::during_backward && options.form == StepForm::sharded)
     throw Error(ErrorKind::usage,
@@ -321,8 +330,6 @@ auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Sha
     throw Error(ErrorKind::usage,
                 "train_step: GradientAverage::during_backward is for all parameters, and this step has a range. Leave "
                 "one of the two options out");
-  TrainStepOptions named = options;
-  if (named.name.empty()) named.name = syncrun::detail::function_name<kLoss>();
   using Bodies = detail::BodiesOf<kLoss, Net, T>;
   return syncrun::train_step<Rule>(session, Bodies::template step<kBackward, CpuWorker>(),
                                    Bodies::template cuda_step<kBackward>(), net, params, named);
