@@ -2,12 +2,14 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "libtorch/converted_parameters.hpp"
 #include "libtorch/cuda_part.hpp"
@@ -60,6 +62,28 @@ void name_user_lines() {
   std::call_once(once, [] { c10::SetStackTraceFetcher([] { return detail::user_line(); }); });
 }
 
+/// Whether the environment of the process has settings of malloc.
+bool has_malloc_settings() noexcept {
+  for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  const char* tunables = std::getenv("GLIBC_TUNABLES");
+  return tunables != nullptr && std::string_view(tunables).find("glibc.malloc") != std::string_view::npos;
+}
+
+/// From now on, the process keeps the memory of freed tensors up to 32 MiB. Otherwise, glibc returns most of it to the
+/// system after each backward pass, and the next step gets it again page by page: a page costs a page fault and is cleared.
+/// The limit is the largest that glibc itself chooses. Above it, free memory that does not fit again would add up.
+void keep_freed_memory() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (has_malloc_settings()) return;
+    constexpr int kLargestKept = 32 << 20;
+    static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kLargestKept));
+    static_cast<void>(::mallopt(M_TRIM_THRESHOLD, -1));  // never
+  });
+}
+
 /// From now on, `scope` is the innermost scope of this thread.
 void enter(detail::StepScope& scope, int threads_before, AnyWorker& worker, Comm* comm) {
   if (comm != nullptr) {
@@ -82,6 +106,7 @@ namespace detail {
 
 PreparedWorker::PreparedWorker(CpuWorker& worker, Comm* comm, BodyMemory)
     : threads_before_(at::get_num_threads()), scope_{worker.world_size(), ::torch::kCPU, nullptr, innermost_scope} {
+  keep_freed_memory();
   enter(scope_, threads_before_, worker, comm);
 }
 

@@ -1,6 +1,8 @@
 // Options of the backward pass: reports of final gradients, and the check of gradients.
 
+#include <sys/resource.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -123,6 +125,28 @@ TEST_P(LibtorchBackward, WithReportsAndChecksHasTheSameBits) {
   EXPECT_EQ(with.operator()<kBoth>(sr::StepForm::replicated), plain);
   const auto sharded = with.operator()<BackwardOptions{}>(sr::StepForm::sharded);
   EXPECT_EQ(with.operator()<BackwardOptions{.check = FiniteCheck::gradients}>(sr::StepForm::sharded), sharded);
+}
+
+/// The page faults of tensors that are made and freed, after so many times that the heap has its size.
+constexpr std::int64_t kBytesOfTensor = std::int64_t{8} << 20U;
+sr::Max<std::int64_t> page_faults(sr::CpuWorker& worker) {
+  const models::lt::Guard guard(worker);
+  const auto make = [](int times) {
+    for (int i = 0; i < times; ++i) {
+      std::vector<torch::Tensor> tensors;
+      for (int j = 0; j < 8; ++j) tensors.push_back(torch::ones({kBytesOfTensor}, torch::kUInt8));
+    }
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    return std::int64_t{used.ru_minflt};
+  };
+  const std::int64_t before = make(16);
+  return make(8) - before;
+}
+/// Otherwise, each step gets the memory of its activations page by page.
+TEST_P(LibtorchBackward, FreedTensorsLeaveTheirMemoryToTheNextOnes) {
+  const std::int64_t faults = session().function(page_faults)();
+  EXPECT_LT(faults, 8 * kBytesOfTensor / ::sysconf(_SC_PAGESIZE)) << "less than all memory in one of eight times";
 }
 
 torch::Tensor loss_of_the_first_layer(models::Mlp& net, Rows x, Targets) { return net.first(tensor(x)).pow(2).mean(); }
