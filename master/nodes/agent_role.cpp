@@ -20,10 +20,10 @@ Farewell AgentRole::serve() {
     failure_ = group_.broken_link();
     const bool has_received = group_.progress();
     const bool has_reported = is_ending_ ? finish_end() : session_ && session_->report();
-    if (has_received || has_reported) {
-      active_at = os::Clock::now();
-    } else if (os::Clock::now() - active_at < awake_for_) {
-      os::yield_core();  // others may need the core
+    const auto now = os::Clock::now();
+    if (has_received || has_reported) active_at = now;
+    if (now - active_at < awake_for_) {
+      os::yield_core();  // workers may need the core, also for what has just come
     } else if (session_) {
       session_->sleep();
     } else {

@@ -120,6 +120,12 @@ bool NodeExchange::has_news() const {
   });
 }
 
+bool NodeExchange::awaits_messages() const {
+  if (open_count_.load(std::memory_order_acquire) == 0) return false;
+  const os::MutexLock lock(mutex_);
+  return std::any_of(open_.begin(), open_.end(), [](const Open& open) { return open.pending.has_value(); });
+}
+
 /// The order matters. A rank fails before it leaves, so the others hear of the failure first. And what a leader has asked
 /// for before it left counts.
 bool NodeExchange::look_at(Open& open) {

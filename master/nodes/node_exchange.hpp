@@ -43,6 +43,8 @@ class NodeExchange {
   bool look();
   /// True if look() would find something.
   bool has_news() const;
+  /// Whether a rank of this node waits for the answer to a request.
+  bool awaits_messages() const;
   /// Lost workers are replaced, and all others are done with the commands up to `last`. Nobody waits for an exchange of
   /// these commands any more, and the last requests of all ranks count as taken.
   void forget(std::uint64_t last);

@@ -116,20 +116,46 @@ bool NodeGroup::progress() {
   return handle_messages();
 }
 
-/// Handles each message before it looks for the next one, because a look in vain takes longer than most messages do.
+/// What the ranks here want to send leaves first, because each look for messages in vain takes microseconds.
 bool NodeGroup::handle_messages() {
   const os::MutexLock lock(dispatch_);
-  bool did_something = dispatch();  // what came when there was no listener
-  for (int messages = 0; messages < kMostMessages && arrivals_.collect(); ++messages) {
-    did_something = true;
-    dispatch();
-  }
+  bool did_something = look_here();
+  if (dispatch()) did_something = true;  // what came when there was no listener
+  if (take_arrivals()) did_something = true;
   if (Relay* const relay = tree_.relay(); relay != nullptr && relay->look(os::Clock::now())) did_something = true;
-  if (listener_ != nullptr && listener_->look()) {
-    activity_.note();
-    did_something = true;
-  }
   return did_something;
+}
+
+bool NodeGroup::look_here() {
+  if (listener_ == nullptr || !listener_->look()) return false;
+  activity_.note();
+  return true;
+}
+
+/// Handles each message before it looks for the next one, because a look in vain takes longer than most messages do. While
+/// ranks here wait for a message, they do not need the core, so this looks for a while. Once the message is there, it
+/// returns at once, because the core may be the one that they need now.
+bool NodeGroup::take_arrivals() {
+  const bool are_awaited = awaits_messages();
+  const bool stays = are_awaited && stay_.shall_spin();
+  bool looked_in_vain = false;
+  os::Clock::time_point end{};
+  for (int messages = 0; messages < kMostMessages;) {
+    if (arrivals_.collect()) {
+      if (looked_in_vain) stay_.note_useful_spin();
+      dispatch();
+      ++messages;
+      if (are_awaited && !awaits_messages()) return true;
+      continue;
+    }
+    if (!stays) return messages != 0;
+    const auto now = os::Clock::now();
+    if (!std::exchange(looked_in_vain, true)) end = now + kStay;
+    if (now < end) continue;
+    stay_.note_vain_spin();
+    return messages != 0;
+  }
+  return true;
 }
 
 bool NodeGroup::dispatch() {

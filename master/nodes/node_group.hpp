@@ -39,6 +39,9 @@ class NodeListener {
   /// Called whenever messages are handled. Does what it has to do for this node's workers meanwhile. Returns false if that
   /// is nothing. May not throw.
   virtual bool look() { return false; }
+  /// Whether a rank of this node waits for what other nodes send in a collective. It comes within microseconds, if they are
+  /// as far.
+  virtual bool awaits_messages() const { return false; }
   /// The node left the job, is silent, or cannot continue. It is lost for good.
   virtual void on_node_lost(int node, const Error& why) noexcept = 0;
 
@@ -128,12 +131,19 @@ class NodeGroup final : public Mailbox {
   bool leave(int exit_code, os::Milliseconds grace) noexcept;
 
  private:
+  /// How long a look for messages lasts if a rank here waits for one. A switch to the ranks and back takes 4 us.
+  static constexpr std::chrono::microseconds kStay{10};
   bool is_partner(int node) const noexcept { return node != node_ && (is_master() || node == kMasterNode); }
   template <class Visit>
   void for_each_partner(Visit&& visit) const;
   template <class Action>
   Ticket reach(int node, Action&& action);
   bool handle_messages();
+  bool look_here() SYNCRUN_REQUIRES(dispatch_);
+  bool awaits_messages() const SYNCRUN_REQUIRES(dispatch_) {
+    return listener_ != nullptr && listener_->awaits_messages();
+  }
+  bool take_arrivals() SYNCRUN_REQUIRES(dispatch_);
   bool dispatch() SYNCRUN_REQUIRES(dispatch_);
   void take(Transport::Arrival& next) SYNCRUN_REQUIRES(dispatch_);
   void take_as_relay(int node, MessageReader& message) SYNCRUN_REQUIRES(dispatch_);
@@ -161,6 +171,7 @@ class NodeGroup final : public Mailbox {
   std::atomic<Ticket> leaving_ = 0;  // the last bulk that was sent; 0 if it is known to be over
   os::RecursiveMutex dispatch_;      // also while the listener is in use, which may call this object
   NodeListener* listener_ SYNCRUN_GUARDED_BY(dispatch_) SYNCRUN_PT_GUARDED_BY(dispatch_) = nullptr;
+  os::WaitPolicy stay_ SYNCRUN_GUARDED_BY(dispatch_){.spin_for = kStay};
   std::atomic<bool> has_untold_loss_ = false;
   std::vector<bool> told_losses_ SYNCRUN_GUARDED_BY(dispatch_);  // by node: the listener has heard of its loss
   // last, because they use the others

@@ -30,6 +30,7 @@ class NodeSession {
     const bool has_exchanged = exchange_.look();
     return moves_.look() || has_exchanged;
   }
+  bool awaits_messages() const { return exchange_.awaits_messages(); }
   /// Reports what has changed. Returns false if nothing has.
   bool report();
   /// Kills the workers and ends the producers. Neither take() nor report() is called afterwards.

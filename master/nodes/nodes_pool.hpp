@@ -80,6 +80,7 @@ class NodesPool final : public pool::WorkerPool, private NodeListener {
   void on_message(int node, MessageReader& message) override;
   void on_node_lost(int node, const Error& why) noexcept override;
   bool look() override;
+  bool awaits_messages() const override { return exchange_->awaits_messages(); }
   void ask_for_stacks();
   void pass_on_stacks(MessageReader& message);
   bool tell_losses();

@@ -99,6 +99,18 @@ TEST_F(Exchanges, SendSmallerPiecesIfTheMailboxSaysSo) {
   EXPECT_LE(network.largest_message(0), 1256U);
 }
 
+TEST_F(Exchanges, AwaitMessagesUntilTheLastNodeHasSentItsBlock) {
+  add_to_both();
+  here.run();
+  EXPECT_FALSE(here.exchange.awaits_messages()) << "the ranks have asked for nothing";
+  here.ask(0, "a");
+  run();
+  EXPECT_TRUE(here.exchange.awaits_messages());
+  there.ask(0, "b");
+  run();
+  EXPECT_FALSE(here.exchange.awaits_messages());
+}
+
 TEST_F(Exchanges, PutPiecesTogetherThatComeBeforeAndAfterTheRequest) {
   add_to_both();
   const std::string text = long_text(200'000);

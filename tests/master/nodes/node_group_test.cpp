@@ -81,6 +81,26 @@ class SteadyGroup : public Groups {
   }
 };
 
+/// Each look for messages costs the ranks time. So what they send leaves before it.
+TEST_F(SteadyGroup, LooksAtItsRanksBeforeItLooksForMessages) {
+  class Order final : public NodeListener {
+   public:
+    void on_message(int, MessageReader&) override { seen += 'm'; }
+    void on_node_lost(int, const Error&) noexcept override {}
+    bool look() override {
+      seen += 'l';
+      return false;
+    }
+    std::string seen;
+  };
+  Order order;
+  groups[1].listen(&order);
+  groups[0].send(1, number(MessageKind::open, 1));
+  while (order.seen.find('m') == std::string::npos) groups[1].progress();
+  groups[1].listen(nullptr);
+  EXPECT_EQ(order.seen.substr(0, 2), "lm");
+}
+
 /// In the program's thread, and in that of the group. The listener may have gigabytes to copy.
 TEST_F(SteadyGroup, SaysThatItIsAliveWhileTheListenerIsBusy) {
   class Busy final : public NodeListener {
