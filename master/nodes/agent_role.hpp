@@ -24,6 +24,7 @@ class AgentRole final : private NodeListener {
   void on_message(int node, MessageReader& message) override;
   bool look() override;
   bool awaits_messages() const override { return session_ && !is_ending_ && session_->awaits_messages(); }
+  std::uint64_t answers() const override { return session_ ? session_->answers() : 0; }
   void on_node_lost(int, const Error&) noexcept override {}  // serve() asks the group
   void take(int node, MessageReader& message);
   void name_devices(MessageReader& message);

@@ -291,6 +291,7 @@ bool NodeExchange::answer(Open& open) {
   request.left_rank_plus_one = left_rank_plus_one;
   request.answered.store(open.pending->number, std::memory_order_seq_cst);
   open.pending.reset();
+  answers_.fetch_add(1, std::memory_order_relaxed);
   control_.header().to_peers.ring();
   return true;
 }

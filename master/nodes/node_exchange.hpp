@@ -45,6 +45,8 @@ class NodeExchange {
   bool has_news() const;
   /// Whether a rank of this node waits for the answer to a request.
   bool awaits_messages() const;
+  /// How many requests were answered.
+  std::uint64_t answers() const noexcept { return answers_.load(std::memory_order_relaxed); }
   /// Lost workers are replaced, and all others are done with the commands up to `last`. Nobody waits for an exchange of
   /// these commands any more, and the last requests of all ranks count as taken.
   void forget(std::uint64_t last);
@@ -150,6 +152,7 @@ class NodeExchange {
   // by command: messages that came before it
   std::map<std::uint64_t, std::vector<MessageBefore>> early_ SYNCRUN_GUARDED_BY(mutex_);
   std::atomic<std::size_t> open_count_ = 0;  // of open_
+  std::atomic<std::uint64_t> answers_ = 0;
   // By the number of the command. A tree stays until this node has passed on the verdict. The ranks here may be done before
   // that: ranks that have skipped the command do not wait for the verdict.
   std::map<std::uint64_t, VoteTree> vote_trees_ SYNCRUN_GUARDED_BY(mutex_);

@@ -120,8 +120,10 @@ bool NodeGroup::progress() {
 bool NodeGroup::handle_messages() {
   const os::MutexLock lock(dispatch_);
   bool did_something = look_here();
-  if (dispatch()) did_something = true;  // what came when there was no listener
-  if (take_arrivals()) did_something = true;
+  if (take_arrivals() || stay_for_answer()) {
+    did_something = true;
+    look_here();
+  }
   if (Relay* const relay = tree_.relay(); relay != nullptr && relay->look(os::Clock::now())) did_something = true;
   return did_something;
 }
@@ -132,30 +134,31 @@ bool NodeGroup::look_here() {
   return true;
 }
 
-/// Handles each message before it looks for the next one, because a look in vain takes longer than most messages do. While
-/// ranks here wait for a message, they do not need the core, so this looks for a while. Once the message is there, it
-/// returns at once, because the core may be the one that they need now.
+/// Handles each message before it looks for the next one, because a look in vain takes longer than most messages do. Once a
+/// rank has what it waits for, this returns, because it may need the core.
 bool NodeGroup::take_arrivals() {
-  const bool are_awaited = awaits_messages();
-  const bool stays = are_awaited && stay_.shall_spin();
-  bool looked_in_vain = false;
-  os::Clock::time_point end{};
-  for (int messages = 0; messages < kMostMessages;) {
-    if (arrivals_.collect()) {
-      if (looked_in_vain) stay_.note_useful_spin();
-      dispatch();
-      ++messages;
-      if (are_awaited && !awaits_messages()) return true;
-      continue;
-    }
-    if (!stays) return messages != 0;
-    const auto now = os::Clock::now();
-    if (!std::exchange(looked_in_vain, true)) end = now + kStay;
-    if (now < end) continue;
-    stay_.note_vain_spin();
-    return messages != 0;
+  const std::uint64_t answered = answers();
+  bool did_something = dispatch();  // what came when there was no listener, or what another thread has received
+  for (int messages = 0; messages < kMostMessages && answers() == answered && arrivals_.collect(); ++messages) {
+    did_something = true;
+    dispatch();
   }
-  return true;
+  return did_something;
+}
+
+/// Where ranks share the core with this thread and wait for a message, looks for it for a while in place of a switch to
+/// them. Returns true as soon as there was something to do.
+bool NodeGroup::stay_for_answer() {
+  if (!activity_.is_full() || listener_ == nullptr || !listener_->awaits_messages()) return false;
+  const std::uint64_t answered = answers();
+  if (!stays_.begin(answered)) return false;
+  const auto end = os::Clock::now() + kStay;
+  while (os::Clock::now() < end) {
+    const bool did_something = take_arrivals() || look_here();
+    if (answers() != answered) stays_.note_answer();
+    if (did_something) return true;
+  }
+  return false;
 }
 
 bool NodeGroup::dispatch() {
@@ -330,7 +333,7 @@ void NodeGroup::help(os::StoppableThread& self) {
     if (std::exchange(looks_seen, looks) != looks) {
       limit = activity_.is_full() ? kLookForHelpOnFullNodes : kLookForHelp;
     } else {
-      handle_messages();
+      for (int turns = 0; turns < kMostMessages && handle_messages(); ++turns) os::yield_core();
       limit = nap();
     }
   }

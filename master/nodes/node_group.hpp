@@ -22,6 +22,7 @@
 #include "master/nodes/known_nodes.hpp"
 #include "master/nodes/messages.hpp"
 #include "master/nodes/signs_of_life.hpp"
+#include "master/nodes/stays.hpp"
 #include "master/nodes/transport.hpp"
 #include "master/nodes/tree_place.hpp"
 #include "syncrun/error.hpp"
@@ -36,12 +37,14 @@ class NodeListener {
   NodeListener& operator=(const NodeListener&) = delete;
   /// A message of a kind that NodeGroup does not handle itself. May throw Error; the node is then lost.
   virtual void on_message(int node, MessageReader& message) = 0;
-  /// Called whenever messages are handled. Does what it has to do for this node's workers meanwhile. Returns false if that
-  /// is nothing. May not throw.
+  /// Called before messages are handled, and again afterwards if there were any. Does what it has to do for this node's
+  /// workers meanwhile. Returns false if that is nothing. May not throw.
   virtual bool look() { return false; }
-  /// Whether a rank of this node waits for what other nodes send in a collective. It comes within microseconds, if they are
-  /// as far.
+  /// Whether a rank of this node waits for what other nodes send in a collective. The message comes within microseconds if
+  /// they have reached the same exchange.
   virtual bool awaits_messages() const { return false; }
+  /// How many such waits are over. Grows when a rank gets what it waits for.
+  virtual std::uint64_t answers() const { return 0; }
   /// The node left the job, is silent, or cannot continue. It is lost for good.
   virtual void on_node_lost(int node, const Error& why) noexcept = 0;
 
@@ -100,7 +103,8 @@ class NodeGroup final : public Mailbox {
   Ticket send_bulk(int node, std::span<const std::byte> from) override;
   Ticket receive_bulk(int node, std::span<std::byte> to) override;
   bool is_over(Ticket ticket) override;
-  /// Gives the listener the messages that have arrived. Returns false if none had. Any thread may call it. A thread that
+  /// Sends what the ranks here ask for, and gives the listener the messages that have arrived, but no more once a rank has
+  /// what it waits for. Returns false if there was nothing to do, on a full node after up to 10 us. Any thread may call it. A thread that
   /// waits for other nodes calls it often. Meanwhile, the threads of this object handle no messages.
   bool progress();
   /// Waits until `ready()` is true, and lets messages arrive meanwhile. Returns false when the limit is over.
@@ -131,7 +135,7 @@ class NodeGroup final : public Mailbox {
   bool leave(int exit_code, os::Milliseconds grace) noexcept;
 
  private:
-  /// How long a look for messages lasts if a rank here waits for one. A switch to the ranks and back takes 4 us.
+  /// How long a stay is. A switch to the ranks and back takes 4 us.
   static constexpr std::chrono::microseconds kStay{10};
   bool is_partner(int node) const noexcept { return node != node_ && (is_master() || node == kMasterNode); }
   template <class Visit>
@@ -140,10 +144,9 @@ class NodeGroup final : public Mailbox {
   Ticket reach(int node, Action&& action);
   bool handle_messages();
   bool look_here() SYNCRUN_REQUIRES(dispatch_);
-  bool awaits_messages() const SYNCRUN_REQUIRES(dispatch_) {
-    return listener_ != nullptr && listener_->awaits_messages();
-  }
+  std::uint64_t answers() const SYNCRUN_REQUIRES(dispatch_) { return listener_ == nullptr ? 0 : listener_->answers(); }
   bool take_arrivals() SYNCRUN_REQUIRES(dispatch_);
+  bool stay_for_answer() SYNCRUN_REQUIRES(dispatch_);
   bool dispatch() SYNCRUN_REQUIRES(dispatch_);
   void take(Transport::Arrival& next) SYNCRUN_REQUIRES(dispatch_);
   void take_as_relay(int node, MessageReader& message) SYNCRUN_REQUIRES(dispatch_);
@@ -171,7 +174,7 @@ class NodeGroup final : public Mailbox {
   std::atomic<Ticket> leaving_ = 0;  // the last bulk that was sent; 0 if it is known to be over
   os::RecursiveMutex dispatch_;      // also while the listener is in use, which may call this object
   NodeListener* listener_ SYNCRUN_GUARDED_BY(dispatch_) SYNCRUN_PT_GUARDED_BY(dispatch_) = nullptr;
-  os::WaitPolicy stay_ SYNCRUN_GUARDED_BY(dispatch_){.spin_for = kStay};
+  Stays stays_ SYNCRUN_GUARDED_BY(dispatch_);
   std::atomic<bool> has_untold_loss_ = false;
   std::vector<bool> told_losses_ SYNCRUN_GUARDED_BY(dispatch_);  // by node: the listener has heard of its loss
   // last, because they use the others

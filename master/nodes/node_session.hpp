@@ -2,6 +2,7 @@
 
 // The part of a session that an agent runs: the workers of its node, and the reports about them to the master.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,6 +32,7 @@ class NodeSession {
     return moves_.look() || has_exchanged;
   }
   bool awaits_messages() const { return exchange_.awaits_messages(); }
+  std::uint64_t answers() const noexcept { return exchange_.answers(); }
   /// Reports what has changed. Returns false if nothing has.
   bool report();
   /// Kills the workers and ends the producers. Neither take() nor report() is called afterwards.

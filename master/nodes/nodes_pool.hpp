@@ -81,6 +81,7 @@ class NodesPool final : public pool::WorkerPool, private NodeListener {
   void on_node_lost(int node, const Error& why) noexcept override;
   bool look() override;
   bool awaits_messages() const override { return exchange_->awaits_messages(); }
+  std::uint64_t answers() const override { return exchange_->answers(); }
   void ask_for_stacks();
   void pass_on_stacks(MessageReader& message);
   bool tell_losses();

@@ -106,9 +106,11 @@ TEST_F(Exchanges, AwaitMessagesUntilTheLastNodeHasSentItsBlock) {
   here.ask(0, "a");
   run();
   EXPECT_TRUE(here.exchange.awaits_messages());
+  EXPECT_EQ(here.exchange.answers(), 0U);
   there.ask(0, "b");
   run();
   EXPECT_FALSE(here.exchange.awaits_messages());
+  EXPECT_EQ(here.exchange.answers(), 1U);
 }
 
 TEST_F(Exchanges, PutPiecesTogetherThatComeBeforeAndAfterTheRequest) {

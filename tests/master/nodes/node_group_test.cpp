@@ -98,7 +98,28 @@ TEST_F(SteadyGroup, LooksAtItsRanksBeforeItLooksForMessages) {
   groups[0].send(1, number(MessageKind::open, 1));
   while (order.seen.find('m') == std::string::npos) groups[1].progress();
   groups[1].listen(nullptr);
-  EXPECT_EQ(order.seen.substr(0, 2), "lm");
+  EXPECT_EQ(order.seen.front(), 'l');
+}
+
+TEST(Stays, AreFewInALongWait) {
+  Stays stays;
+  int begun = 0;
+  for (int turn = 0; turn < 1000; ++turn) begun += stays.begin(0) ? 1 : 0;
+  EXPECT_EQ(begun, Stays::kInEachWait);
+}
+
+TEST(Stays, AreRareUntilOneSeesAnAnswer) {
+  Stays stays;
+  const auto waits_with_stays = [&stays](std::uint64_t first, std::uint64_t end) {
+    int waits = 0;
+    for (std::uint64_t wait = first; wait < end; ++wait) waits += stays.begin(wait) ? 1 : 0;
+    return waits;
+  };
+  EXPECT_EQ(waits_with_stays(1, 32), Stays::kWaitsInVain);
+  EXPECT_EQ(waits_with_stays(32, 320), 9) << "every 32nd";
+  ASSERT_TRUE(stays.begin(320));
+  stays.note_answer();
+  EXPECT_EQ(waits_with_stays(321, 352), Stays::kWaitsInVain);
 }
 
 /// In the program's thread, and in that of the group. The listener may have gigabytes to copy.
