@@ -187,7 +187,7 @@ def compare_starts(table):
 
 def target_of(size):
     """The least ratio of MPI's time to Syncrun's."""
-    return 1 / 1.3 if size < 64 * KIB else 1.0 if size < MIB else 1.2
+    return 1.0 if size < MIB else 1.2
 
 
 def compare_all_reduce(nodes, workers, mpi, table):
