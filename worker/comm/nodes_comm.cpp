@@ -164,14 +164,6 @@ void NodesComm::plan(std::size_t block) {
   }
 }
 
-/// Exchanges what all ranks of the node have put into the block.
-void NodesComm::run(const Round& round) {
-  step();
-  begin_exchange(round);
-  end_exchange();
-  step();
-}
-
 /// The leader begins to exchange blocks_, which has offsets from the beginning of what goes out and what comes in.
 void NodesComm::begin_exchange(const Round& round) {
   if (!is_leader()) return;

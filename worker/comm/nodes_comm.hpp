@@ -25,7 +25,7 @@ namespace syncrun::detail::worker::comm {
 ///
 ///   all ranks of a node fill a block | the leaders exchange blocks | all ranks of a node use what has come
 ///
-/// In all_reduce and reduce, ranks fill the next block during an exchange.
+/// During an exchange, ranks use the blocks of the one before and fill the next one.
 ///
 /// Large values are combined on each node first, and then in the order of the nodes. So equal runs with the same ranks on
 /// each node have the same bits. What a node has combined has the partial_type of the values. So values of 16-bit
@@ -135,7 +135,8 @@ class NodesComm final : public CommCore {
   void step() { meetings_.step(limits_); }
   Round next_round() noexcept;
   void plan(std::size_t block);
-  void run(const Round& round);
+  template <class Fill, class Plan, class Use>
+  void run_rounds(std::size_t rounds, Fill&& fill, Plan&& plan_round, Use&& use);
   void begin_exchange(const Round& round);
   void end_exchange();
   const std::byte* block_from(const Round& round, std::size_t section, std::size_t block,
@@ -148,8 +149,7 @@ class NodesComm final : public CommCore {
   void reduce_small(void* to, std::size_t begin_bytes, std::size_t elements, const Payload& payload);
   void reduce_medium(void* to, std::size_t elements);
   void reduce_large(void* values, int root);
-  Round fill_chunk(const std::byte* values, Range elements);
-  void exchange_chunk(const Round& round, Range elements, int root);
+  void plan_chunk(Range elements, int root);
   void use_chunk(const Round& round, std::byte* values, Range elements, int root);
   void reduce_in_parts(void* values, void* part, const Division& division);
   void reduce_here(const std::byte* values, std::span<const Piece> pieces, const Round& round);
@@ -182,5 +182,34 @@ class NodesComm final : public CommCore {
   std::vector<void*> destinations_;
   std::vector<Piece> pieces_;
 };
+
+/// Exchanges the blocks of large values. `fill(i, round)` puts what goes out in round i into the block of `round`.
+/// `plan_round(i)` writes blocks_. `use(i, round)` takes what has come. All ranks of the node call it. While the nodes
+/// exchange the blocks of a round, the ranks use those of the round before, and fill those of the next one.
+template <class Fill, class Plan, class Use>
+void NodesComm::run_rounds(std::size_t rounds, Fill&& fill, Plan&& plan_round, Use&& use) {
+  if (rounds == 0) return;
+  const auto filled = [&](std::size_t i) {
+    const Round round = next_round();
+    fill(i, round);
+    step();
+    return round;
+  };
+  const auto begin = [&](std::size_t i, const Round& round) {
+    plan_round(i);
+    begin_exchange(round);
+  };
+  Round current = filled(0);
+  begin(0, current);
+  for (std::size_t i = 0; i < rounds; ++i) {
+    const bool has_next = i + 1 < rounds;
+    const Round next = has_next ? filled(i + 1) : Round{};
+    end_exchange();
+    if (has_next) begin(i + 1, next);
+    step();
+    use(i, current);
+    current = next;
+  }
+}
 
 }  // namespace syncrun::detail::worker::comm

@@ -50,27 +50,29 @@ void NodesComm::collect_large(const void* part, void* all, const Division& divis
   const std::size_t root_section = root == kAll ? nodes() : section_of(root);
   const std::size_t own_begin = division.begin_bytes(rank());
   const std::size_t own_end = own_begin + division.bytes(rank());
-  const std::size_t most = largest_section(division);
-  const auto count_of = [&](std::size_t section, std::size_t done) {
-    return section_bytes(division, section).next(done, block);
+  const auto count_of = [&](std::size_t section, std::size_t i) {
+    return section_bytes(division, section).next(i * block, block);
   };
-  for (std::size_t done = 0; done < most; done += block) {
-    const Round round = next_round();
-    const std::size_t chunk = section_bytes(division, own_).begin + done;
+  const auto fill = [&](std::size_t i, const Round& round) {
+    const std::size_t chunk = section_bytes(division, own_).begin + i * block;
     const std::size_t begin = std::max(own_begin, chunk);
-    const std::size_t end = std::min(own_end, chunk + count_of(own_, done));
+    const std::size_t end = std::min(own_end, chunk + count_of(own_, i));
     if (begin < end)
       std::memcpy(round.out + (begin - chunk), static_cast<const std::byte*>(part) + (begin - own_begin), end - begin);
+  };
+  const auto plan_round = [&](std::size_t i) {
     plan(block);
     for (std::size_t section = 0; section < nodes(); ++section)
-      blocks_[section].from_bytes = root == kAll || section == root_section ? count_of(own_, done) : 0;
-    run(round);
+      blocks_[section].from_bytes = root == kAll || section == root_section ? count_of(own_, i) : 0;
+  };
+  const auto use = [&](std::size_t i, const Round& round) {
     for (std::size_t section = 0; section < nodes() && (root == kAll || root == rank()); ++section) {
-      std::byte* const to = static_cast<std::byte*>(all) + section_bytes(division, section).begin + done;
-      if (const std::size_t count = count_of(section, done); count != 0)
+      std::byte* const to = static_cast<std::byte*>(all) + section_bytes(division, section).begin + i * block;
+      if (const std::size_t count = count_of(section, i); count != 0)
         std::memcpy(to, block_from(round, section, block, 0), count);
     }
-  }
+  };
+  run_rounds((largest_section(division) + block - 1) / block, fill, plan_round, use);
 }
 
 // ---- from one -------------------------------------------------------------------------------------------------
@@ -88,15 +90,18 @@ void NodesComm::broadcast(void* values, std::size_t elements, DType dtype, int r
   const std::size_t block = block_for_all();
   const std::size_t from = section_of(root);
   auto* const own = static_cast<std::byte*>(values);
-  for (std::size_t done = 0; done < bytes; done += block) {
-    const std::size_t count = std::min(block, bytes - done);
-    const Round round = next_round();
-    if (rank() == root) std::memcpy(round.out, own + done, count);
+  const auto count_of = [&](std::size_t i) { return std::min(block, bytes - i * block); };
+  const auto fill = [&](std::size_t i, const Round& round) {
+    if (rank() == root) std::memcpy(round.out, own + i * block, count_of(i));
+  };
+  const auto plan_round = [&](std::size_t i) {
     plan(block);
-    for (protocol::NodeBlock& other : blocks_) other.from_bytes = from == own_ ? count : 0;
-    run(round);
-    if (rank() != root) std::memcpy(own + done, block_from(round, from, block, 0), count);
-  }
+    for (protocol::NodeBlock& other : blocks_) other.from_bytes = from == own_ ? count_of(i) : 0;
+  };
+  const auto use = [&](std::size_t i, const Round& round) {
+    if (rank() != root) std::memcpy(own + i * block, block_from(round, from, block, 0), count_of(i));
+  };
+  run_rounds((bytes + block - 1) / block, fill, plan_round, use);
 }
 
 void NodesComm::scatter(const void* all, void* part, const Division& division, int root) {
@@ -115,27 +120,33 @@ void NodesComm::scatter(const void* all, void* part, const Division& division, i
   }
   const std::size_t block = block_for_each();
   const std::size_t from = section_of(root);
-  const std::size_t most = largest_section(division);
-  for (std::size_t done = 0; done < most; done += block) {
-    const Round round = next_round();
+  const auto count_of = [&](std::size_t section, std::size_t i) {
+    return section_bytes(division, section).next(i * block, block);
+  };
+  const auto fill = [&](std::size_t i, const Round& round) {
+    for (std::size_t section = 0; section < nodes() && rank() == root; ++section) {
+      const std::byte* const piece =
+          static_cast<const std::byte*>(all) + section_bytes(division, section).begin + i * block;
+      if (const std::size_t count = count_of(section, i); count != 0)
+        std::memcpy(round.out + section * block, piece, count);
+    }
+  };
+  const auto plan_round = [&](std::size_t i) {
     plan(block);
     for (std::size_t section = 0; section < nodes() && from == own_; ++section) {
-      const Range there = section_bytes(division, section);
-      const std::size_t count = there.next(done, block);
       blocks_[section].from = section * block;
-      blocks_[section].from_bytes = count;
-      if (rank() == root && count != 0)
-        std::memcpy(round.out + section * block, static_cast<const std::byte*>(all) + there.begin + done, count);
+      blocks_[section].from_bytes = count_of(section, i);
     }
-    run(round);
-    const Range here = section_bytes(division, own_);
-    const std::size_t chunk = here.begin + done;
+  };
+  const auto use = [&](std::size_t i, const Round& round) {
+    const std::size_t chunk = section_bytes(division, own_).begin + i * block;
     const std::size_t begin = std::max(own_begin, chunk);
-    const std::size_t end = std::min({own_end, here.end, chunk + block});
+    const std::size_t end = std::min(own_end, chunk + count_of(own_, i));
     if (begin < end)
       std::memcpy(to + (begin - own_begin), block_from(round, from, block, own_ * block) + (begin - chunk),
                   end - begin);
-  }
+  };
+  run_rounds((largest_section(division) + block - 1) / block, fill, plan_round, use);
 }
 
 }  // namespace syncrun::detail::worker::comm

@@ -198,37 +198,22 @@ void NodesComm::combine_nodes(const Round& round, std::size_t block, std::size_t
   arrays::reduce_elements(types, reduction, destinations_, sources_, {}, elements.end - elements.begin);
 }
 
-/// Works in place. Only the root's values are changed, or those of all ranks if `root` is kAll. While the nodes exchange the
-/// blocks of a round, the ranks use those of the round before, and fill those of the next one.
+/// Works in place. Only the root's values are changed, or those of all ranks if `root` is kAll.
 void NodesComm::reduce_large(void* values, int root) {
   const std::size_t elements = brought_.front().elements;
   const std::size_t chunk = block_for_all() / size_of(arrays::partial_type(brought_.front().dtype));
   auto* const own = static_cast<std::byte*>(values);
-  const auto chunk_at = [&](std::size_t begin) { return Range{begin, std::min(elements, begin + chunk)}; };
-  Round current = fill_chunk(own, chunk_at(0));
-  step();
-  exchange_chunk(current, chunk_at(0), root);
-  for (std::size_t begin = 0; begin < elements; begin += chunk) {
-    const bool has_next = begin + chunk < elements;
-    const Round next = has_next ? fill_chunk(own, chunk_at(begin + chunk)) : Round{};
-    step();
-    end_exchange();
-    if (has_next) exchange_chunk(next, chunk_at(begin + chunk), root);
-    step();
-    use_chunk(current, own, chunk_at(begin), root);
-    current = next;
-  }
+  const auto chunk_of = [&](std::size_t i) { return Range{i * chunk, std::min(elements, (i + 1) * chunk)}; };
+  const auto fill = [&](std::size_t i, const Round& round) {
+    const Piece piece{chunk_of(i).begin, chunk_of(i).end - chunk_of(i).begin, 0};
+    reduce_here(own, {&piece, 1}, round);
+  };
+  run_rounds((elements + chunk - 1) / chunk, fill, [&](std::size_t i) { plan_chunk(chunk_of(i), root); },
+             [&](std::size_t i, const Round& round) { use_chunk(round, own, chunk_of(i), root); });
   if (root == kAll && is_in_place_) step();  // other ranks write to this rank's array
 }
 
-NodesComm::Round NodesComm::fill_chunk(const std::byte* values, Range elements) {
-  const Round round = next_round();
-  const Piece piece{elements.begin, elements.end - elements.begin, 0};
-  reduce_here(values, {&piece, 1}, round);
-  return round;
-}
-
-void NodesComm::exchange_chunk(const Round& round, Range elements, int root) {
+void NodesComm::plan_chunk(Range elements, int root) {
   const std::size_t root_section = root == kAll ? nodes() : section_of(root);
   plan(block_for_all());
   for (std::size_t section = 0; section < nodes(); ++section) {
@@ -236,7 +221,6 @@ void NodesComm::exchange_chunk(const Round& round, Range elements, int root) {
     const std::size_t bytes = (elements.end - elements.begin) * size_of(arrays::partial_type(brought_.front().dtype));
     blocks_[section].from_bytes = takes && counts_[own_] != 0 ? bytes : 0;
   }
-  begin_exchange(round);
 }
 
 /// Combines the blocks of the nodes. If the arrays of all ranks here are in the segment, each rank writes a share of the
@@ -264,27 +248,31 @@ void NodesComm::reduce_in_parts(void* values, void* part, const Division& divisi
   const std::size_t piece = block / partial_each * each;  // what fills a block, once it is combined
   const std::size_t own_begin = division.begin_bytes(rank());
   const std::size_t own_end = own_begin + division.bytes(rank());
-  const std::size_t most = largest_section(division);
-  for (std::size_t done = 0; done < most; done += piece) {
-    const Round round = next_round();
-    plan(block);
+  const auto piece_of = [&](std::size_t i, std::size_t section) {
+    const Range bytes = section_bytes(division, section);
+    return Piece{(bytes.begin + i * piece) / each, bytes.next(i * piece, piece) / each, section * block};
+  };
+  const auto fill = [&](std::size_t i, const Round& round) {
     pieces_.clear();
-    for (std::size_t section = 0; section < nodes(); ++section) {
-      const Range bytes = section_bytes(division, section);
-      const std::size_t count = bytes.next(done, piece) / each;
-      pieces_.push_back({(bytes.begin + done) / each, count, section * block});
-      blocks_[section].from = section * block;
-      blocks_[section].from_bytes = counts_[own_] != 0 ? count * partial_each : 0;
-    }
+    for (std::size_t section = 0; section < nodes(); ++section) pieces_.push_back(piece_of(i, section));
     reduce_here(static_cast<const std::byte*>(values), pieces_, round);
-    run(round);
-    const std::size_t chunk = section_bytes(division, own_).begin + done;
+  };
+  const auto plan_round = [&](std::size_t i) {
+    plan(block);
+    for (std::size_t section = 0; section < nodes(); ++section) {
+      blocks_[section].from = section * block;
+      blocks_[section].from_bytes = counts_[own_] != 0 ? piece_of(i, section).count * partial_each : 0;
+    }
+  };
+  const auto use = [&](std::size_t i, const Round& round) {
+    const std::size_t chunk = section_bytes(division, own_).begin + i * piece;
     const std::size_t begin = std::max(own_begin, chunk);
-    const std::size_t end = std::min(own_end, chunk + pieces_[own_].count * each);
-    if (begin >= end) continue;
+    const std::size_t end = std::min(own_end, chunk + piece_of(i, own_).count * each);
+    if (begin >= end) return;
     destinations_.assign(1, static_cast<std::byte*>(part) + (begin - own_begin));
     combine_nodes(round, block, own_ * block, {(begin - chunk) / each, (end - chunk) / each});
-  }
+  };
+  run_rounds((largest_section(division) + piece - 1) / piece, fill, plan_round, use);
 }
 
 }  // namespace syncrun::detail::worker::comm
