@@ -76,6 +76,15 @@ void survive_broken_connections() {
   ::sigaction(SIGPIPE, &action, nullptr);
 }
 
+/// Messages of 60 KiB come and go. Whenever 128 KiB are free at its end, the heap of glibc gives them back to the kernel,
+/// and the next message costs page faults. Once a program has freed a block of its own mapping, glibc keeps up to twice its
+/// size, and takes smaller blocks from the heap. A program that has chosen other limits (mallopt) keeps them.
+void keep_freed_memory() {
+  constexpr std::size_t kBytes = std::size_t{8} << 20U;
+  void* volatile block = std::malloc(kBytes);  // volatile: or the compiler removes both calls
+  std::free(block);
+}
+
 /// Puts the handler of SIGUSR1 back at the end of its life. MPICH replaces it: its engine can say with this signal that a
 /// process has died. Syncrun notices this itself, and the signal belongs to the program.
 class KeptHandler {
@@ -124,6 +133,7 @@ void MpiTransport::open() {
   const WithOneFence with_one_fence;
 #endif
   survive_broken_connections();
+  keep_freed_memory();
   const KeptHandler kept;
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "start MPI with");
