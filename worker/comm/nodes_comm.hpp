@@ -37,7 +37,7 @@ class NodesComm final : public CommCore {
             const process::Interruption& interruption);
 
   /// From this size on, an array that is reduced among more than two nodes is divided among them.
-  static constexpr std::size_t kDividedBytes = std::size_t{1} << 20U;
+  static constexpr std::size_t kDividedBytes = std::size_t{128} << 10U;
   /// Up to this size, what a node has combined travels with the contributions, so that one exchange is enough. Only among
   /// up to kFewNodes nodes, because there is room for it from each of them.
   static constexpr std::size_t kMediumBytes = std::size_t{64} << 10U;
