@@ -71,16 +71,18 @@ bool has_malloc_settings() noexcept {
   return tunables != nullptr && std::string_view(tunables).find("glibc.malloc") != std::string_view::npos;
 }
 
-/// From now on, the process keeps the memory of freed tensors up to 32 MiB. Otherwise, glibc returns most of it to the
-/// system after each backward pass, and the next step gets it again page by page: a page costs a page fault and is cleared.
-/// The limit is the largest that glibc itself chooses. Above it, free memory that does not fit again would add up.
+/// From now on, the process keeps the memory of freed tensors up to 32 MiB, 1 GiB in all. Otherwise, glibc returns most of it
+/// to the system after each backward pass, and the next step gets it again page by page: a page costs a page fault and is
+/// cleared. The limit of a tensor is the largest that glibc itself chooses. Above it, free memory that does not fit again
+/// would add up.
 void keep_freed_memory() {
   static std::once_flag once;
   std::call_once(once, [] {
     if (has_malloc_settings()) return;
-    constexpr int kLargestKept = 32 << 20;
-    static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kLargestKept));
-    static_cast<void>(::mallopt(M_TRIM_THRESHOLD, -1));  // never
+    constexpr int kLargestTensor = 32 << 20;
+    constexpr int kMost = 1 << 30;
+    static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kLargestTensor));
+    static_cast<void>(::mallopt(M_TRIM_THRESHOLD, kMost));
   });
 }
 
