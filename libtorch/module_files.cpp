@@ -166,11 +166,12 @@ std::vector<std::string> names_in(std::span<const std::uint8_t> text) {
 }
 
 std::string load_text(const std::filesystem::path& file, const LoadOptions& options) {
-  std::vector<std::string> names{options.part};
+  std::vector<std::string> names{options.part, std::to_string(options.transposed.size())};
+  names.insert(names.end(), options.transposed.begin(), options.transposed.end());
   for (const auto& [from, to] : options.prefixes) names.insert(names.end(), {from, to});
   for (const std::string& name : names) {
     if (name.find('\0') != std::string::npos)
-      throw Error(ErrorKind::usage, "expected parts and prefixes without a zero byte, got '" + name + "'");
+      throw Error(ErrorKind::usage, "expected parts, prefixes and names without a zero byte, got '" + name + "'");
   }
   const auto letter = [](auto value) { return static_cast<char>('0' + static_cast<int>(value)); };
   return std::string{letter(format_of(file, options.format)), letter(options.form)} + joined_names(names);
@@ -185,7 +186,9 @@ LoadOptions options_in(std::string_view text) {
   options.form = static_cast<LoadForm>(text[1] - '0');
   const auto names = names_in({reinterpret_cast<const std::uint8_t*>(text.data()) + 2, text.size() - 2});
   options.part = names[0];
-  for (std::size_t i = 1; i + 1 < names.size(); i += 2) options.prefixes.emplace_back(names[i], names[i + 1]);
+  const auto prefixes = names.begin() + 2 + std::stol(names[1]);
+  options.transposed.assign(names.begin() + 2, prefixes);
+  for (auto each = prefixes; each != names.end(); each += 2) options.prefixes.emplace_back(each[0], each[1]);
   return options;
 }
 

@@ -1,5 +1,6 @@
 #include "libtorch/weights_file.hpp"
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -103,6 +104,11 @@ FoundTensors read_weights(const std::filesystem::path& file, const LoadOptions& 
   }
   if (renamed.empty() && !part.empty())
     refuse_file(file, "expected tensors in a part '" + options.part + "', found only the parts " + parts_of(found));
+  for (auto& [name, each] : renamed) {
+    const auto ends_name = [&name = name](const std::string& end) { return name.ends_with(end); };
+    if (each.tensor.defined() && each.tensor.dim() == 2 && std::ranges::any_of(options.transposed, ends_name))
+      each.tensor = each.tensor.t();
+  }
   return renamed;
 }
 

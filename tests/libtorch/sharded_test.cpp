@@ -275,6 +275,23 @@ TEST_P(LibtorchSharded, SaveAndLoadFilesThatDoNotDependOnTheNumberOfRanks) {
   const double loaded = lt::evaluation<mean_loss>(session(), net, params)(words());
   EXPECT_NEAR(loaded / serial_mean(alone, all_words()).item<double>(), 1, 1e-6);
 
+  const auto others = folder.path() / "others.safetensors";
+  std::vector<std::pair<std::string, Tensor>> transposed;
+  for (const auto& [name, tensor] : tensors)
+    transposed.emplace_back("net." + name, (name.ends_with("wide.weight") ? tensor.t() * 2 : tensor * 2).contiguous());
+  lt::save_safetensors(others, transposed);
+  EXPECT_ERROR(lt::load(session(), net, params, others, {.prefixes = {{"net.", ""}}}), sr::ErrorKind::function,
+               "expected 'block0.wide.weight'");
+  lt::load(session(), net, params, others, {.prefixes = {{"net.", ""}}, .transposed = {"wide.weight"}});
+  {
+    const torch::NoGradGuard no_gradients;
+    for (auto& each : alone.parameters()) each.mul_(2);
+    const double doubled = lt::evaluation<mean_loss>(session(), net, params)(words());
+    EXPECT_NEAR(doubled / serial_mean(alone, all_words()).item<double>(), 1, 1e-6);
+    for (auto& each : alone.parameters()) each.div_(2);
+  }
+  lt::load(session(), net, params, file);
+
   const auto again = folder.path() / "again.safetensors";
   lt::save(session(), net, params, again);
   const lt::Safetensors saved(again);
