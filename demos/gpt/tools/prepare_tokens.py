@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Turns a text into the files of tokens that syncrun-gpt learns from.
 
-usage: prepare_tokens.py TEXT OUT [--tokens bytes|bpe] [--vocab-size N] [--held-out X]
+usage: prepare_tokens.py TEXT OUT [--tokens bytes|bpe|gpt2] [--vocab-size N] [--merges FILE] [--held-out X]
 
 TEXT is a file, plain or .gz, .bz2 or .xz. It may have any encoding that contains ASCII, such as UTF-8.
 
 --tokens bytes (default)  each byte is a token: a vocabulary of 256
 --tokens bpe              byte pair encoding: a vocabulary of N tokens (--vocab-size, default 1024) is learnt from the
                           part of TEXT that is not held out
+--tokens gpt2             the tokens of GPT-2, for its published weights. TEXT is UTF-8, and FILE (--merges) is merges.txt,
+                          or vocab.bpe, which is published with the weights
 --held-out X              the last part of the text, about this fraction of it, is held out for evaluation (default 0.1)
 
 The script writes to the folder OUT: train.bin and val.bin (uint16, little-endian, without a header) and vocab.txt. They
 appear at the end, when they are complete. It requires only Python.
 
 vocab.txt begins with the line `syncrun-gpt vocabulary 1`. Tokens 0 to 255 are the bytes. Each further line defines the
-next token: the numbers of the two tokens that it joins.
+next token: the numbers of the two tokens that it joins. With `gpt2` at the end of the first line, the bytes have GPT-2's
+order, and one more token, which no line defines, ends a document.
 """
 
 import argparse
@@ -26,8 +29,9 @@ import lzma
 import os
 import re
 import sys
+import unicodedata
 from pathlib import Path
-from typing import Iterable
+from typing import Callable, Iterable
 
 FORMAT = "syncrun-gpt vocabulary 1"
 BYTES = 256
@@ -36,6 +40,10 @@ OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 # A pair is joined only within a chunk: a word or a run of other characters, each with the space before it, or a single
 # white space character. demos/gpt/vocabulary.cpp divides a text in the same way.
 CHUNK = re.compile(rb" ?[A-Za-z\x80-\xff]+| ?[^A-Za-z\x80-\xff\s]+|\s")
+
+# GPT-2's order of the bytes: first those that are printable characters of Latin-1.
+GPT2_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+GPT2_BYTES = GPT2_PRINTABLE + [byte for byte in range(BYTES) if byte not in GPT2_PRINTABLE]
 
 Pair = tuple[int, int]
 
@@ -110,14 +118,52 @@ def learn_pairs(text: bytes, vocab_size: int) -> list[Pair]:
     return learnt
 
 
+def read_merges(path: Path) -> list[Pair]:
+    """The pairs that GPT-2 joins. In the file, a byte is a character: itself if it is printable, otherwise one from 256."""
+    characters = [chr(byte) for byte in GPT2_PRINTABLE] + [chr(BYTES + i) for i in range(BYTES - len(GPT2_PRINTABLE))]
+    numbers = {character: number for number, character in enumerate(characters)}
+    learnt: list[Pair] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrepareError(f"cannot read {path}: {error}") from error
+    for number, line in enumerate(lines, 1):
+        words = line.split(" ")
+        if line.startswith("#version") or not line:
+            continue
+        if len(words) != 2 or words[0] not in numbers or words[1] not in numbers:
+            raise PrepareError(f"{path}, line {number}: expected two tokens of lines before, as in GPT-2's merges.txt, "
+                               f"found '{line}'")
+        numbers["".join(words)] = BYTES + len(learnt)
+        learnt.append((numbers[words[0]], numbers[words[1]]))
+    if BYTES + len(learnt) >= MOST_TOKENS:
+        raise PrepareError(f"{path}: expected fewer than {MOST_TOKENS - BYTES} lines, found {len(learnt)}")
+    return learnt
+
+
+def gpt2_chunks() -> Callable[[bytes], list[bytes]]:
+    """Divides a text as GPT-2 does. Source: https://github.com/openai/gpt-2, src/encoder.py."""
+    numbers = "".join(chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in ("Nl", "No"))
+    letter, digit = rf"[^\W\d_{numbers}]", rf"[\d{numbers}]"
+    pattern = re.compile(rf"'s|'t|'re|'ve|'m|'ll|'d| ?{letter}+| ?{digit}+| ?(?:(?!{letter}|{digit})\S)+|\s+(?!\S)|\s+")
+
+    def divide(text: bytes) -> list[bytes]:
+        return [chunk.encode() for chunk in pattern.findall(text.decode())]
+
+    return divide
+
+
 class Encoder:
-    def __init__(self, learnt: list[Pair]):
+    def __init__(self, learnt: list[Pair], order: Iterable[int] = range(BYTES),
+                 chunks: Callable[[bytes], list[bytes]] = CHUNK.findall):
         self.learnt = learnt
         self.numbers = {pair: BYTES + i for i, pair in enumerate(learnt)}
+        self.token_of_byte = {byte: token for token, byte in enumerate(order)}
+        self.chunks = chunks
         self.known: dict[bytes, list[int]] = {}
 
     def encode_chunk(self, chunk: bytes) -> list[int]:
-        tokens = list(chunk)
+        tokens = [self.token_of_byte[byte] for byte in chunk]
         while True:
             first = min((self.numbers[pair] for pair in pairs_of(tokens) if pair in self.numbers), default=None)
             if first is None:
@@ -129,7 +175,7 @@ class Encoder:
         if not self.numbers:
             tokens.extend(text)
             return tokens
-        for chunk in CHUNK.findall(text):
+        for chunk in self.chunks(text):
             if chunk not in self.known:
                 self.known[chunk] = self.encode_chunk(chunk)
             tokens.extend(self.known[chunk])
@@ -152,14 +198,27 @@ def write_files(out: Path, contents: dict[str, bytes]) -> None:
         os.replace(out / (name + ".tmp"), out / name)
 
 
-def prepare(text: bytes, out: Path, kind: str, vocab_size: int, held_out: float) -> str:
-    training, validation = split(text, held_out)
-    learnt = learn_pairs(training, vocab_size) if kind == "bpe" else []
-    encoder = Encoder(learnt)
-    train, val = encoder.encode(training), encoder.encode(validation)
-    vocabulary = "".join(line + "\n" for line in [FORMAT, *(f"{a} {b}" for a, b in learnt)])
-    write_files(out, {"train.bin": little_endian(train), "val.bin": little_endian(val), "vocab.txt": vocabulary.encode()})
-    return (f"{out}: {len(train):,} tokens to train on, {len(val):,} held out, a vocabulary of {BYTES + len(learnt)}, "
+def encoder_of(training: bytes, options: argparse.Namespace) -> Encoder:
+    if options.tokens == "gpt2":
+        return Encoder(read_merges(options.merges), GPT2_BYTES, gpt2_chunks())
+    return Encoder(learn_pairs(training, options.vocab_size) if options.tokens == "bpe" else [])
+
+
+def prepare(options: argparse.Namespace) -> str:
+    text = read_text(options.text)
+    training, validation = split(text, options.held_out)
+    encoder = encoder_of(training, options)
+    try:
+        train, val = encoder.encode(training), encoder.encode(validation)
+    except UnicodeDecodeError as error:
+        raise PrepareError(f"expected UTF-8 in {options.text} (--tokens gpt2): {error}") from error
+    is_gpt2 = options.tokens == "gpt2"
+    lines = [FORMAT + (" gpt2" if is_gpt2 else ""), *(f"{a} {b}" for a, b in encoder.learnt)]
+    vocabulary = "".join(line + "\n" for line in lines)
+    write_files(options.out, {"train.bin": little_endian(train), "val.bin": little_endian(val),
+                              "vocab.txt": vocabulary.encode()})
+    size = BYTES + len(encoder.learnt) + is_gpt2
+    return (f"{options.out}: {len(train):,} tokens to train on, {len(val):,} held out, a vocabulary of {size}, "
             f"{len(text) / (len(train) + len(val)):.2f} bytes per token")
 
 
@@ -167,12 +226,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0], add_help=False)
     parser.add_argument("text", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--tokens", choices=["bytes", "bpe"], default="bytes")
+    parser.add_argument("--tokens", choices=["bytes", "bpe", "gpt2"], default="bytes")
     parser.add_argument("--vocab-size", type=int, default=1024)
+    parser.add_argument("--merges", type=Path)
     parser.add_argument("--held-out", type=float, default=0.1)
     options = parser.parse_args(arguments)
     if not BYTES <= options.vocab_size <= MOST_TOKENS:
         parser.error(f"--vocab-size: expected a number from {BYTES} to {MOST_TOKENS}, got {options.vocab_size}")
+    if (options.tokens == "gpt2") != (options.merges is not None):
+        parser.error("--merges: expected GPT-2's file merges.txt with --tokens gpt2, and only with it")
     if not 0 < options.held_out < 1:
         parser.error(f"--held-out: expected a number above 0 and below 1, got {options.held_out}")
     return options
@@ -184,7 +246,7 @@ def main(arguments: list[str]) -> int:
         return 0
     options = parse(arguments)
     try:
-        print(prepare(read_text(options.text), options.out, options.tokens, options.vocab_size, options.held_out))
+        print(prepare(options))
     except (PrepareError, OSError) as error:
         print(f"prepare_tokens.py: {error}", file=sys.stderr)
         return 1

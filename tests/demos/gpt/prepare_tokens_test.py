@@ -90,6 +90,22 @@ class Prepare(unittest.TestCase):
         self.prepare("--tokens", "bpe", "--vocab-size", 270)
         self.assertEqual((self.out / "vocab.txt").read_text(), before)
 
+    def test_the_tokens_of_gpt2_have_its_order_of_bytes_and_its_chunks(self) -> None:
+        merges = self.folder / "merges.txt"
+        merges.write_text("#version: 0.2\nh e\nt he\n\u0120 the\n! !\n\u0120 \u0120\n1 2\n\u00c3 \u00a9\n", encoding="utf-8")
+        the, spaced, double, blanks, twelve, accent = 257, 258, 259, 260, 261, 262
+        known = {"!": 0, "A": 32, "\n": 198, " ": 220, "'": 6, "s": 82}  # as in GPT-2's encoder.json
+        for text, tokens in (("the!!! the", [the, double, known["!"], spaced]),
+                             ("A   the\n\nA", [known["A"], blanks, spaced, known["\n"], known["\n"], known["A"]]),
+                             ("12!!\u00e9's", [twelve, double, accent, known["'"], known["s"]]),
+                             ("the12\u00b2", [the, twelve, 126, 110])):  # a superscript is a number
+            self.text.write_text(text + "\n" + text, encoding="utf-8")
+            size = len(text.encode())
+            self.prepare("--tokens", "gpt2", "--merges", merges, "--held-out", size / (2 * size + 1))
+            self.assertEqual(tokens_in(self.out / "val.bin"), tokens)
+            lines = (self.out / "vocab.txt").read_text().splitlines()
+            self.assertEqual(lines[:3], [FIRST_LINE + " gpt2", "71 68", "83 256"])
+
     def test_compressed_texts_are_read(self) -> None:
         for suffix, compress in ((".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)):
             self.text = self.folder / ("text.txt" + suffix)
@@ -111,6 +127,11 @@ class Prepare(unittest.TestCase):
         self.refused([self.text, self.out, "--tokens", "bpe", "--vocab-size", 5000], 1, "--vocab-size: expected at most ")
         self.refused([self.text, self.out, "--vocab-size", 100], 2, "--vocab-size: expected a number from 256 to 65536")
         self.refused([self.text, self.out, "--held-out", 1], 2, "--held-out: expected a number above 0 and below 1")
+        self.refused([self.text, self.out, "--tokens", "gpt2"], 2, "--merges: expected GPT-2's file merges.txt")
+        merges = self.folder / "merges.txt"
+        merges.write_text("a b\nab d\nx yz\n")
+        self.refused([self.text, self.out, "--tokens", "gpt2", "--merges", merges], 1,
+                     "merges.txt, line 3: expected two tokens of lines before")
         self.text.write_bytes(b"abc")
         self.refused([self.text, self.out], 1, "expected a text with at least two bytes in each part, found 3 and 0")
 

@@ -37,6 +37,18 @@ TEST(GptVocabulary, JoinsPairsInTheOrderInWhichTheyWereLearnt) {
   EXPECT_EQ(vocabulary_of("97 97\n").encode("aaaaa"), (std::vector<std::int64_t>{256, 256, 'a'}));
 }
 
+TEST(GptVocabulary, OfGpt2HasItsOrderOfBytesAndItsChunks) {
+  // he = 256, the = 257, " the" = 258, !! = 259, two spaces = 260, 12 = 261, as prepare_tokens_test.py has them
+  const Vocabulary vocabulary =
+      vocabulary_of("71 68\n83 256\n220 257\n0 0\n220 220\n16 17\n", "syncrun-gpt vocabulary 1 gpt2\n");
+  EXPECT_EQ(vocabulary.size(), 256 + 6 + 1);
+  EXPECT_EQ(vocabulary.text_of(262), "<|endoftext|>");
+  EXPECT_EQ(vocabulary.text_of(258), " the");
+  EXPECT_EQ(vocabulary.encode("the!!! the"), (std::vector<std::int64_t>{257, 259, 0, 258}));
+  EXPECT_EQ(vocabulary.encode("A   the\n\n"), (std::vector<std::int64_t>{32, 260, 258, 198, 198}));
+  EXPECT_EQ(vocabulary.encode("12the's"), (std::vector<std::int64_t>{261, 257, 6, 82}));
+}
+
 TEST(GptVocabulary, IsRefusedIfItsFileIsDamaged) {
   const auto complaint = [](const std::string& lines, const std::string& first = "syncrun-gpt vocabulary 1\n") {
     try {
