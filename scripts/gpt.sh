@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing (Debian 12), builds, and trains a small language model on a text, with a worker on each CPU
 # core. Passes its options to the demo:
-#   scripts/gpt.sh --model mini
+#   scripts/gpt.sh --size mini
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 

@@ -56,8 +56,9 @@ void seed_dropout(const StepKey& key, std::int64_t first_start) {
 
 torch::Tensor loss_of_windows(Gpt& net, const Tokens& tokens, const Starts& starts,
                               const sr::DeviceScalar<StepKey>& key) {
-  const auto first = lt::tensor(starts);
-  if (net.is_training() && net.config().dropout > 0) seed_dropout(key.value(), first[0].item<std::int64_t>());
+  const auto first = lt::tensor(starts);  // empty on a rank without windows, which only gathers units
+  if (net.is_training() && net.config().dropout > 0 && starts.rows() != 0)
+    seed_dropout(key.value(), first[0].item<std::int64_t>());
   const auto windows =
       first.is_cpu() ? copy_windows(net.config(), tokens, starts) : gather_windows(net.config(), tokens, starts);
   std::optional<lt::Autocast> autocast;

@@ -3,11 +3,13 @@
 // time. Each worker computes its own windows of the text.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,8 +20,10 @@
 
 #include "demos/common/progress_bar.hpp"
 #include "demos/gpt/checkpoints.hpp"
+#include "demos/gpt/hardware.hpp"
 #include "demos/gpt/losses.hpp"
 #include "demos/gpt/options.hpp"
+#include "demos/gpt/published_weights.hpp"
 #include "demos/gpt/report.hpp"
 #include "demos/gpt/sampling.hpp"
 #include "demos/gpt/token_files.hpp"
@@ -32,7 +36,10 @@ namespace {
 using MappedText = sr::Data<std::uint16_t, 1>;
 /// A text on GPUs: a copy in the memory of each.
 using CopiedText = sr::Shared<std::uint16_t, 1>;
-using Net = sr::Replicated<lt::Replica<Gpt>>;
+
+/// A model on every device: a Replica or a ShardedReplica.
+template <class Model>
+using Net = sr::Replicated<Model>;
 
 /// Copies a text to every device. Throws UsageError if a token is not in the vocabulary, which a GPU would not notice.
 CopiedText copy_to_devices(sr::Session& session, const MappedText& text, std::int64_t vocab_size) {
@@ -76,7 +83,8 @@ struct Texts {
 };
 
 /// The parts of the parameters without weight decay: biases and the weights of norms, which have one dimension.
-std::vector<sr::ParameterGroup> without_decay(sr::Session& session, const Net& net) {
+template <class Model>
+std::vector<sr::ParameterGroup> without_decay(sr::Session& session, const Net<Model>& net) {
   std::vector<sr::ParameterGroup> groups;
   for (const auto& part : lt::parts(session, net)) {
     if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
@@ -111,9 +119,10 @@ double bytes_per_token(const Vocabulary& vocabulary, const MappedText& text) {
 }
 
 /// Prints a text that continues the prompt. The device of rank 0 computes the scores of each next token, and the master
-/// chooses.
-void write_sample(sr::Session& session, const Options& options, const Vocabulary& vocabulary, const Net& net,
-                  const sr::Shared<float, 1>& params, Report& report) {
+/// chooses. With --sharded, all devices gather the blocks for it.
+template <class Model>
+void write_sample(sr::Session& session, const Options& options, const Vocabulary& vocabulary, const Net<Model>& net,
+                  const Vector& params, Report& report) {
   if (options.max_new_tokens == 0) return;
   const auto scores_after = lt::evaluation<next_scores>(session, net, params);
   std::vector<std::int64_t> tokens = vocabulary.encode(options.prompt);
@@ -132,6 +141,7 @@ void write_sample(sr::Session& session, const Options& options, const Vocabulary
 struct Records {
   Report report;
   Checkpoints checkpoints;
+  lt::LoadOptions loading;  // of --init-from
 };
 
 /// The time of steps, without the evaluations between them.
@@ -171,7 +181,8 @@ std::unique_ptr<demos::ProgressBar> bar_from(const Options& options, std::int64_
 template <class Step, class Evaluate, class Tokens>
 bool train_steps(const Options& options, Step& step, const Evaluate& evaluate, const Texts<Tokens>& texts,
                  sr::Data<std::int64_t, 1> starts, const Progress& progress, Records& records) {
-  auto& [report, checkpoints] = records;
+  auto& report = records.report;
+  auto& checkpoints = records.checkpoints;
   const std::int64_t first = step.steps();
   StepClock clock(first);
   std::unique_ptr<demos::ProgressBar> bar;
@@ -188,12 +199,10 @@ bool train_steps(const Options& options, Step& step, const Evaluate& evaluate, c
     if (i >= options.max_iters) return true;
 
     if (!bar) bar = bar_from(options, bar_begin = i);
-    // [use]
     starts.set(random_windows(texts.training.range, options.batch_size, options.seed, i));
     const sr::Adam rule = rule_at(options, i);
     const double value =
         step(texts.training.tokens, starts, StepKey{options.seed, i}, rule, {.slices = options.slices});
-    // [/use]
     report.loss(i, value);
     bar->update(static_cast<std::size_t>(i + 1 - bar_begin), value);
     if (i % options.log_interval != 0) continue;
@@ -208,27 +217,47 @@ bool train_steps(const Options& options, Step& step, const Evaluate& evaluate, c
   }
 }
 
+sr::StepForm form_of(Sharding sharding) {
+  if (sharding == Sharding::kModel) return sr::StepForm::fully_sharded;
+  return sharding == Sharding::kState ? sr::StepForm::sharded : sr::StepForm::replicated;
+}
+
+template <class Model>
+Progress progress_of(sr::Session& session, const Net<Model>& net, const Vector& params,
+                     const std::array<Vector, 2>& state) {
+  return {params, state,
+          [&session, net](const Vector& vector, const std::filesystem::path& file) {
+            lt::save(session, net, vector, file);
+          },
+          [&session, net](Vector& vector, const std::filesystem::path& file) { lt::load(session, net, vector, file); }};
+}
+
 /// Returns the exit code.
-template <auto kLoss, class Tokens>
+template <class Model, auto kLoss, lt::Replay kReplay, class Tokens>
 int train(sr::Session& session, const Options& options, const TokenFiles& files, Records& records) {
-  auto& [report, checkpoints] = records;
+  auto& [report, checkpoints, loading] = records;
   const Texts<Tokens> texts{{session, files.training(), options}, {session, files.held_out(), options}};
 
-  // A model on every worker. Their parameters are one flat vector, the same on every device.
+  // A model on every worker. Model is lt::ShardedReplica<Gpt> with --sharded, otherwise lt::Replica<Gpt>.
   // [model]
-  const Net net = session.replicate<lt::Replica<Gpt>>(options.seed, options.model);
-  const auto params = lt::parameters(session, net);
+  const Net<Model> net = session.replicate<Model>(options.seed, options.model);
+  auto params = lt::parameters(session, net);
   // [/model]
-  const auto form = options.state == State::kSharded ? sr::StepForm::sharded : sr::StepForm::replicated;
+  report.start(files, session.devices(), hardware_name(session));
+  if (!options.init_from.empty() && !checkpoints.will_resume()) {
+    lt::load(session, net, params, options.init_from, loading);
+    report.begin_from(options.init_from.string());
+  }
   // [step]
-  auto step = lt::train_step<sr::Adam, kLoss>(
-      session, net, params,
-      {.form = form, .name = "step", .groups = without_decay(session, net), .clip_norm = options.grad_clip});
+  const sr::TrainStepOptions how{.form = form_of(options.sharding),
+                                 .name = "step",
+                                 .groups = without_decay(session, net),
+                                 .clip_norm = options.grad_clip};
+  auto step = lt::train_step<sr::Adam, kLoss, lt::BackwardOptions{.replay = kReplay}>(session, net, params, how);
   // [/step]
   const auto evaluate = lt::evaluation<kLoss>(session, net, params);
 
-  report.start(files, session.devices());
-  const Progress progress{params, step.state()};
+  const Progress progress = progress_of(session, net, params, step.state());
   step.set_steps(checkpoints.resume(progress));
   if (step.steps() != 0) report.resume(step.steps());
   const auto starts = session.data<std::int64_t, 1>({options.batch_size}, "starts");
@@ -245,6 +274,24 @@ int train(sr::Session& session, const Options& options, const TokenFiles& files,
   return 0;
 }
 
+/// The same for the form of the model that the options ask for. Steps that compute blocks again, and those of a
+/// ShardedReplica, are not replayed.
+int train_on_cpus(sr::Session& session, const Options& options, const TokenFiles& files, Records& records) {
+  constexpr auto kNever = lt::Replay::never;  // only GPUs replay
+  return options.sharding == Sharding::kModel
+             ? train<lt::ShardedReplica<Gpt>, loss, kNever, MappedText>(session, options, files, records)
+             : train<lt::Replica<Gpt>, loss, kNever, MappedText>(session, options, files, records);
+}
+int train_on_gpus(sr::Session& session, const Options& options, const TokenFiles& files, Records& records) {
+  constexpr auto kNever = lt::Replay::never;
+  if (options.sharding == Sharding::kModel)
+    return train<lt::ShardedReplica<Gpt>, loss_of_copy, kNever, CopiedText>(session, options, files, records);
+  return options.model.activations == Activations::kRecomputed
+             ? train<lt::Replica<Gpt>, loss_of_copy, kNever, CopiedText>(session, options, files, records)
+             : train<lt::Replica<Gpt>, loss_of_copy, lt::Replay::if_possible, CopiedText>(session, options, files,
+                                                                                          records);
+}
+
 /// Makes the OpenMP threads of a worker, which LibTorch uses, sleep while they wait for each other. If other programs need
 /// the cores, spinning makes a step many times as long. A value that the user has set stays. Workers inherit the
 /// variable.
@@ -258,14 +305,15 @@ int run(int argc, char** argv) {
   }
   const TokenFiles files(options->data, options->model.block_size + 1);
   options->model.vocab_size = files.vocabulary().size();
-  Records records{Report(*options), Checkpoints(*options, files)};
+  Records records{Report(*options), Checkpoints(*options, files), {}};
+  if (!options->init_from.empty()) records.loading = how_to_load(options->init_from, options->model);
   let_threads_sleep();
   const auto program = [&](sr::Session& session) {
     const auto devices = session.devices();
     const bool has_gpu =
         std::any_of(devices.begin(), devices.end(), [](const std::string& name) { return name.starts_with("cuda"); });
-    return has_gpu ? train<loss_of_copy, CopiedText>(session, *options, files, records)
-                   : train<loss, MappedText>(session, *options, files, records);
+    return has_gpu ? train_on_gpus(session, *options, files, records)
+                   : train_on_cpus(session, *options, files, records);
   };
   return sr::run(argc, argv, program, {.seed = options->seed});
 }

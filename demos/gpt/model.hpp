@@ -1,6 +1,7 @@
 #pragma once
 
-// Gpt: a language model in the style of GPT-2, of LibTorch's modules. It does not use Syncrun.
+// Gpt: a language model in the style of GPT-2, of LibTorch's modules. Each block is a unit: in a ShardedReplica, its
+// parameters are divided among the ranks. Anywhere else, it is a plain module.
 //
 // Source: A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3. Names of modules
 // and initial values are those of nanoGPT, without its prefix "transformer.".
@@ -9,6 +10,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <syncrun/torch.hpp>
+#include <tuple>
 #include <vector>
 
 #include "demos/gpt/model_config.hpp"
@@ -44,16 +47,14 @@ class Mlp : public torch::nn::Module {
 };
 
 /// What a block passes on: `x`, and what its last layer adds to it. The next layer adds it while it normalizes.
-struct Residual {
-  torch::Tensor x;
-  torch::Tensor change;  // undefined: nothing
-};
+using Residual = std::tuple<torch::Tensor, torch::Tensor>;
 
 /// x + attention(norm(x)), and then x + mlp(norm(x)).
 class Block : public torch::nn::Module {
  public:
   explicit Block(const ModelConfig& config);
-  Residual forward(const Residual& residual);
+  /// `change` has the shape of x, or has one dimension and stands for nothing.
+  Residual forward(const torch::Tensor& x, const torch::Tensor& change);
 
  private:
   torch::nn::LayerNorm ln_1_;
@@ -64,7 +65,8 @@ class Block : public torch::nn::Module {
 
 class Gpt : public torch::nn::Module {
  public:
-  /// Draws the initial values from LibTorch's generator.
+  /// Draws the initial values from LibTorch's generator. Each block draws its own, so no device ever has all of a model
+  /// whose parameters are divided.
   explicit Gpt(const ModelConfig& config);
 
   const ModelConfig& config() const noexcept { return config_; }
@@ -78,15 +80,18 @@ class Gpt : public torch::nn::Module {
   torch::Tensor loss(const torch::Tensor& windows);
 
  private:
-  void set_initial_values();
+  /// The matrix of the last layer.
+  const torch::Tensor& head() const;
+  Residual run_block(std::size_t number, const Residual& residual) const;
   /// [rows, time, n_embd]: what the last layer reads.
   torch::Tensor embed(const torch::Tensor& tokens);
 
   ModelConfig config_;
-  torch::nn::Embedding wte_;  // of tokens; its weight is also that of the last layer
+  torch::nn::Embedding wte_;  // of tokens
   torch::nn::Embedding wpe_;  // of positions
-  std::vector<std::shared_ptr<Block>> h_;
+  std::vector<std::shared_ptr<syncrun::libtorch::Sharded<Block>>> h_;
   torch::nn::LayerNorm ln_f_;
+  torch::nn::Linear lm_head_{nullptr};  // LastLayer::kOwn only
 };
 
 }  // namespace gpt

@@ -56,17 +56,22 @@ void add_model_options(CLI::App& app, Given& given) {
       "train.bin, val.bin and vocab.txt, as demos/gpt/tools/prepare_tokens.py makes them from a text (default: the New "
       "Testament that comes with Syncrun, with bytes as tokens)");
   add_option(
-      app, "--model", "NAME", options.model_name,
+      app, "--size", "NAME", options.size_name,
       [](std::string_view option, std::string_view text) { return std::string(preset_named(option, text).name); },
       "the sizes of the model and of a step: tiny (default; 0.1 million parameters), mini (0.8), small (10.8, "
       "nanoGPT's "
-      "model for Shakespeare), gpt2 (124) or gpt2-medium (355). The following options replace single sizes");
+      "model for Shakespeare), 124m, 355m, 774m and 1.5b (GPT-2), 2.7b and 6.7b (GPT-3), 1.64b and 6.86b (1.5b and "
+      "6.7b "
+      "with a last layer of their own). The following options replace single sizes");
   add_option(app, "--n-layer", "N", given.n_layer, count(), "layers");
   add_option(app, "--n-head", "N", given.n_head, count(), "heads of the attention, of which --n-embd is a multiple");
   add_option(app, "--n-embd", "N", given.n_embd, count(), "width of the embedding");
   add_option(app, "--block-size", "N", given.block_size, count(), "context: the most tokens that the model reads");
   add_option(app, "--dtype", "NAME", options.model.precision, one_of(kPrecisions),
              "type of matrix products: float32 (default) or bfloat16, which is faster on GPUs");
+  add_flag(app, "--checkpoint-activations", options.model.activations, Activations::kRecomputed,
+           "keep only the inputs of each block for the backward pass, which computes the block again. This needs less "
+           "memory and a third more time");
   add_flag(app, "--deterministic", options.model.is_deterministic, true,
            "on GPUs: equal runs give the same bits also with a --block-size of more than some hundred. This is slower");
   add_option(app, "--dropout", "X", options.model.dropout, from_zero_below_one(),
@@ -97,8 +102,11 @@ void add_step_options(CLI::App& app, Given& given) {
   add_option(app, "--beta2", "X", options.beta2, from_zero_below_one(), "of AdamW (default 0.95)");
   add_option(app, "--grad-clip", "X", options.grad_clip, from_zero(1e9, "a number from 0 to 1e9"),
              "largest norm of the gradient (default 1). 0: the gradient is not clipped");
-  add_flag(app, "--sharded", options.state, State::kSharded,
-           "divide the state of AdamW among the devices. Each then needs less memory");
+  add_flag(
+      app, "--sharded", options.sharding, Sharding::kModel,
+      "divide the parameters, the gradient and the state of AdamW among the devices, for models that are larger than "
+      "one. A device has the parameters of a block only while it computes the block");
+  add_flag(app, "--sharded-state", options.sharding, Sharding::kState, "divide only the state of AdamW");
   add_option(app, "--seed", "N", options.seed, any_seed(),
              "seed of the parameters, the windows, the dropout and the sample (default 1)");
 }
@@ -120,6 +128,10 @@ void add_run_options(CLI::App& app, Given& given) {
              "save after every Nth step and after the last one (default: --eval-interval)");
   add_flag(app, "--resume", options.resume, true,
            "continue from the checkpoint in DIR. A program that `syncrun --max-restarts` restarts does so without it");
+  add_option(
+      app, "--init-from", "FILE", options.init_from, nonempty("a file"),
+      "begin with the weights in FILE: GPT-2's published ones (safetensors), nanoGPT's, or what --save has written. "
+      "The sizes must be those of the file");
   add_option(app, "--save", "FILE", options.save, nonempty("a file"),
              "write the finished model to FILE: safetensors if its name ends so, otherwise the format of torch::save");
 }
@@ -148,11 +160,13 @@ void add_options(CLI::App& app, Given& given) {
 /// The options, with the sizes of the preset where the command line has none.
 Options complete(const Given& given) {
   Options options = given.options;
-  const Preset& preset = preset_named("--model", options.model_name);
+  const Preset& preset = preset_named("--size", options.size_name);
   options.model.n_layer = given.n_layer.value_or(preset.model.n_layer);
   options.model.n_head = given.n_head.value_or(preset.model.n_head);
   options.model.n_embd = given.n_embd.value_or(preset.model.n_embd);
   options.model.block_size = given.block_size.value_or(preset.model.block_size);
+  options.model.last_layer = preset.model.last_layer;
+  if (options.sharding == Sharding::kModel) options.model.parameters = Parameters::kSharded;
   options.batch_size = given.batch_size.value_or(preset.batch_size);
   options.slices = given.slices.value_or(std::min(preset.slices, options.batch_size));
   options.max_iters = given.max_iters.value_or(preset.max_iters);
@@ -178,6 +192,10 @@ void check(const Options& options) {
     throw UsageError("--min-lr: expected at most --learning-rate, " + std::to_string(options.learning_rate) +
                      ", got '" + std::to_string(options.min_lr) + "'");
   }
+  if (options.sharding == Sharding::kModel && !options.save.empty() && options.save.extension() != ".safetensors") {
+    throw UsageError("--save: expected a name that ends in '.safetensors' beside --sharded, got '" +
+                     options.save.string() + "'");
+  }
   if (options.checkpoint.empty() && options.resume) {
     throw UsageError("--resume: expected --checkpoint DIR beside it, got none");
   }
@@ -188,7 +206,7 @@ void check(const Options& options) {
 std::optional<Options> parse_options(int argc, char** argv) {
   Given given;
   given.options.data = default_data();
-  given.options.model_name = kDefaultPreset;
+  given.options.size_name = kDefaultPreset;
   CLI::App app;
   add_options(app, given);
   if (!demos::parse_command_line(app, argc, argv)) return std::nullopt;

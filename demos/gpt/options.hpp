@@ -13,15 +13,16 @@
 
 namespace gpt {
 
-/// How the devices keep the state of the update rule.
-enum class State {
-  kReplicated,  // all of it on every device
-  kSharded,     // a part of it on each device
+/// What is divided among the devices.
+enum class Sharding {
+  kNone,
+  kState,  // the state of the update rule
+  kModel   // also the parameters and the gradient
 };
 
 struct Options {
   std::filesystem::path data;  // a folder that tools/prepare_tokens.py has made
-  std::string model_name;      // of the preset
+  std::string size_name;       // of the preset
   ModelConfig model;           // without vocab_size, which the folder determines
 
   std::int64_t batch_size = 0;  // windows per step, of all workers together
@@ -35,7 +36,7 @@ struct Options {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double grad_clip = 1;  // 0: the gradient is not clipped
-  State state = State::kReplicated;
+  Sharding sharding = Sharding::kNone;
   std::uint64_t seed = 1;
 
   std::int64_t eval_interval = 250;  // steps
@@ -46,7 +47,8 @@ struct Options {
   std::filesystem::path checkpoint;   // folder; empty: no checkpoints
   std::int64_t checkpoint_every = 0;  // steps
   bool resume = false;
-  std::filesystem::path save;  // file for the finished model; empty: no file
+  std::filesystem::path init_from;  // file with the weights to begin with; empty: drawn
+  std::filesystem::path save;       // file for the finished model; empty: no file
 
   std::string prompt = "\n";
   std::int64_t max_new_tokens = 400;  // 0: no sample

@@ -4,6 +4,8 @@
 #include <numbers>
 #include <system_error>
 
+#include "demos/gpt/device_peak.hpp"
+
 namespace gpt {
 
 Report::Report(const Options& options) : options_(options) {
@@ -14,11 +16,11 @@ Report::Report(const Options& options) : options_(options) {
   throw UsageError("--losses: expected a file that can be written, got '" + options.losses + "': " + reason);
 }
 
-void Report::start(const TokenFiles& files, const std::vector<std::string>& devices) {
+void Report::start(const TokenFiles& files, const std::vector<std::string>& devices, const std::string& hardware) {
   const std::int64_t step_tokens = options_.batch_size * options_.model.block_size;
   ModelConfig model = options_.model;
   model.vocab_size = files.vocabulary().size();
-  std::printf("%s: %.2fM parameters (%s)\n", options_.model_name.c_str(),
+  std::printf("%s: %.2fM parameters (%s)\n", options_.size_name.c_str(),
               static_cast<double>(count_parameters(model)) / 1e6, describe(model).c_str());
   std::printf("%lld tokens to train on, %lld held out; %lld tokens per step; %zu %s (%s",
               static_cast<long long>(files.training().tokens), static_cast<long long>(files.held_out().tokens),
@@ -27,6 +29,9 @@ void Report::start(const TokenFiles& files, const std::vector<std::string>& devi
   if (devices.size() > 1) std::printf(" to %s", devices.back().c_str());
   std::printf(")\n");
   std::fflush(stdout);
+  operations_per_token_ = training_operations_per_token(model);
+  peak_ = bfloat16_peak(hardware);
+  if (peak_) *peak_ *= static_cast<double>(devices.size());
 }
 
 void Report::resume(std::int64_t steps) {
@@ -46,7 +51,10 @@ void Report::interval(const Interval& interval) {
   std::printf("iter %lld: loss %.4f, lr %.2e, ", static_cast<long long>(interval.step), interval.loss,
               interval.learning_rate);
   if (interval.gradient_norm) std::printf("norm %.2f, ", *interval.gradient_norm);
-  std::printf("time %.2fms, %.0f tokens/s\n", 1e3 * seconds, tokens / seconds);
+  const double operations = tokens / seconds * operations_per_token_;  // per second
+  std::printf("time %.2fms, %.0f tokens/s, %.3g TFLOP/s", 1e3 * seconds, tokens / seconds, operations / 1e12);
+  if (peak_) std::printf(", %.1f%% of the peak in bfloat16", 100 * operations / *peak_);
+  std::printf("\n");
   std::fflush(stdout);
 }
 
@@ -64,6 +72,11 @@ void Report::held_out(double loss, double bytes_per_token) {
 
 void Report::saved(const std::string& file) {
   std::printf("saved the model to %s\n", file.c_str());
+  std::fflush(stdout);
+}
+
+void Report::begin_from(const std::string& file) {
+  std::printf("beginning with the weights in %s\n", file.c_str());
   std::fflush(stdout);
 }
 

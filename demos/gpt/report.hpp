@@ -36,7 +36,8 @@ class Report {
   /// Opens the file for losses, if the options name one. Throws UsageError if it cannot be written.
   explicit Report(const Options& options);
 
-  void start(const TokenFiles& files, const std::vector<std::string>& devices);
+  /// `hardware` is the name of a GPU's model, empty for CPU devices.
+  void start(const TokenFiles& files, const std::vector<std::string>& devices, const std::string& hardware);
   void resume(std::int64_t steps);
   void loss(std::int64_t step, double loss);
   void interval(const Interval& interval);
@@ -44,6 +45,7 @@ class Report {
   /// The loss of all of the held-out text, and the mean number of bytes of its tokens.
   void held_out(double loss, double bytes_per_token);
   void saved(const std::string& file);
+  void begin_from(const std::string& file);
   /// A part of the sample.
   void text(const std::string& text);
 
@@ -53,6 +55,8 @@ class Report {
   };
 
   const Options& options_;
+  double operations_per_token_ = 0;
+  std::optional<double> peak_;                    // of all devices together, in floating-point operations per second
   std::unique_ptr<std::FILE, CloseFile> losses_;  // null without --losses
 };
 

@@ -58,7 +58,7 @@ TORCH_ROOMS = {"include/syncrun/torch", "libtorch", "libtorch/cuda", "demos/gpt"
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10)/")
 # The rooms that may include the headers of CUDA and NCCL. include/ may only include those that declare their handle
 # types.
-CUDA_ROOMS = {"worker", "libtorch/cuda", "demos", "demos/common", "demos/resnet/network", "tests", "bench"}
+CUDA_ROOMS = {"worker", "libtorch/cuda", "demos", "demos/common", "demos/gpt", "demos/resnet/network", "tests", "bench"}
 CUDA_HANDLE_HEADERS = {"cuda_runtime_api.h", "driver_types.h", "cublas_v2.h", "cudnn.h", "nccl.h"}
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvml|nvtx|driver_types|thrust/|cub/)")
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")

@@ -34,7 +34,10 @@ INSTANTIATE_TEST_SUITE_P(Gpus, GptOnGpus, testing::Values(1, 2),
 TEST_P(GptOnGpus, TheLossesAreThoseOfCpuDevices) {
   const auto expected = losses_on(1, options());
   expect_near(losses(), expected, 1e-4);
+  expect_near(losses({"--sharded-state"}), expected, 1e-4);
+  expect_near(losses({"--checkpoint-activations"}), expected, 1e-4);
   expect_near(losses({"--sharded"}), expected, 1e-4);
+  expect_near(losses({"--sharded", "--checkpoint-activations", "--slices", "2"}), expected, 1e-4);
   expect_near(losses({"--slices", "3"}), expected, 1e-4);
   expect_near(losses({"--dtype", "bfloat16"}), expected, 0.01);
 }
@@ -49,7 +52,8 @@ TEST_P(GptOnGpus, DropoutRunsWithoutAGraphAndIsTheSameAgain) {
 
 TEST_P(GptOnGpus, ContinuesWithTheSameBits) {
   expect_resumes_equally(GetParam(), {}, Kind::cuda);
-  expect_resumes_equally(GetParam(), {"--dtype", "bfloat16", "--sharded", "--slices", "2"}, Kind::cuda);
+  expect_resumes_equally(GetParam(), {"--dtype", "bfloat16", "--sharded-state", "--slices", "2"}, Kind::cuda);
+  expect_resumes_equally(GetParam(), {"--dtype", "bfloat16", "--sharded", "--checkpoint-activations"}, Kind::cuda);
 }
 
 TEST_P(GptOnGpus, GivesTheSameBitsForLongBlocksOnRequest) {
@@ -65,6 +69,7 @@ TEST_P(GptOnGpus, ReplaysItsStepsAndWritesAText) {
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_THAT(result.errors, Not(HasSubstr("without a CUDA graph")));
   EXPECT_EQ(sample_in(result.output).size(), 2U + 20U);
+  EXPECT_THAT(result.output, HasSubstr(" TFLOP/s"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "demos/gpt/model_config.hpp"
 #include "demos/gpt/vocabulary.hpp"
 #include "tests/demos/gpt/gpt_run.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -20,6 +21,13 @@ namespace {
 using ::testing::HasSubstr;
 
 const Words kNoSample{"--max-new-tokens", "0"};
+
+int number_of_unit_folders(const std::filesystem::path& checkpoint) {
+  const std::filesystem::directory_iterator entries(checkpoint);
+  return static_cast<int>(std::count_if(begin(entries), end(entries), [](const auto& entry) {
+    return entry.path().filename().string().starts_with("units-");
+  }));
+}
 
 /// The losses of ten steps.
 std::vector<double> ten_losses(int workers, const Words& more = {}) {
@@ -35,7 +43,19 @@ TEST(GptLosses, DoNotDependOnTheNumberOfWorkersOrSlices) {
   expect_near(ten_losses(2), alone, kTolerance);
   expect_near(ten_losses(5), alone, kTolerance);  // two or three windows for each worker
   expect_near(ten_losses(2, {"--slices", "3"}), alone, kTolerance);
-  expect_near(ten_losses(2, {"--sharded"}), alone, kTolerance);
+  expect_near(ten_losses(2, {"--sharded-state"}), alone, kTolerance);
+  expect_near(ten_losses(2, {"--checkpoint-activations"}), alone, kTolerance);
+}
+
+TEST(GptLosses, AreTheSameIfTheModelIsDivided) {
+  const auto alone = ten_losses(1);
+  constexpr double kTolerance = 1e-5;
+  expect_near(ten_losses(1, {"--sharded"}), alone, kTolerance);
+  expect_near(ten_losses(5, {"--sharded", "--slices", "3"}), alone, kTolerance);  // some slices have no windows
+  expect_near(ten_losses(2, {"--sharded", "--checkpoint-activations"}), alone, kTolerance);
+  // A rank has no windows.
+  expect_near(ten_losses(3, {"--sharded", "--batch-size", "2"}), ten_losses(1, {"--batch-size", "2"}), kTolerance);
+  EXPECT_EQ(ten_losses(3, {"--sharded", "--batch-size", "2", "--dropout", "0.2"}).size(), 10U);
 }
 
 TEST(GptLosses, AreNearlyTheSameInBfloat16) {
@@ -55,7 +75,26 @@ TEST(GptLosses, AreTheSameAgainWithDropout) {
 TEST(GptCheckpoints, ContinueWithTheSameBits) { expect_resumes_equally(2); }
 
 TEST(GptCheckpoints, ContinueWithTheSameBitsWithDropoutAndAShardedState) {
-  expect_resumes_equally(2, {"--dropout", "0.1", "--sharded", "--slices", "2"});
+  expect_resumes_equally(2, {"--dropout", "0.1", "--sharded-state", "--slices", "2"});
+}
+
+TEST(GptCheckpoints, ContinueWithTheSameBitsIfTheModelIsDivided) {
+  expect_resumes_equally(2, {"--dropout", "0.1", "--sharded", "--checkpoint-activations"});
+}
+
+TEST(GptCheckpoints, OfADividedModelFitAnyNumberOfWorkers) {
+  const TemporaryFolder folder;
+  const Words run = with(kNoSample, {"--sharded", "--warmup-iters", "2", "--lr-decay-iters", "9", "--checkpoint-every",
+                                     "3", "--checkpoint", folder.at("run")});
+  const auto whole = losses_on(1, with(with(small(), kNoSample), {"--max-iters", "9", "--warmup-iters", "2"}));
+  std::vector<double> losses;
+  for (const auto& [workers, until] : {std::pair(3, "3"), std::pair(1, "6"), std::pair(2, "9")}) {
+    Words options = with(with(small(), run), {"--max-iters", until});
+    if (!losses.empty()) options.push_back("--resume");
+    for (const double loss : losses_on(workers, options)) losses.push_back(loss);
+    EXPECT_EQ(number_of_unit_folders(folder / "run"), 1) << "those of older checkpoints are removed";
+  }
+  expect_near(losses, whole, 1e-5);
 }
 
 TEST(GptCheckpoints, OfAnotherModelAreRefused) {
@@ -81,7 +120,75 @@ TEST(GptSample, IsTheSameForEveryNumberOfWorkersAndContinuesThePrompt) {
   EXPECT_THAT(sample, testing::StartsWith("In the beginning"));
   EXPECT_EQ(sample_in(run_gpt_on(1, options).output), sample);
   EXPECT_EQ(sample_in(run_gpt_on(2, options).output), sample);
+  EXPECT_EQ(sample_in(run_gpt_on(2, with(options, {"--sharded"})).output), sample);
   EXPECT_NE(sample_in(run_gpt_on(1, with(options, {"--seed", "2"})).output), sample);
+}
+
+/// Writes the model in a file as GPT-2 is published: with a row for each input of a layer, and with masks.
+constexpr const char* kPublish = R"(
+import array, json, struct, sys
+data = open(sys.argv[1], "rb").read()
+length = struct.unpack("<Q", data[:8])[0]
+header, body = json.loads(data[8:8 + length]), data[8 + length:]
+header.pop("__metadata__", None)
+out, named = b"", {}
+def add(name, shape, values):
+    global out
+    named[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(out), len(out) + 4 * len(values)]}
+    out += values.tobytes()
+for name, each in header.items():
+    begin, end = each["data_offsets"]
+    values, shape = array.array("f", body[begin:end]), each["shape"]
+    if name.split(".")[-2] in ("c_attn", "c_proj", "c_fc") and len(shape) == 2:
+        shape, rows = shape[::-1], [values[i::shape[1]] for i in range(shape[1])]
+        values = sum(rows, array.array("f"))
+    add(sys.argv[3] + name, shape, values)
+add(sys.argv[3] + "h.0.attn.bias", [2], array.array("f", [0, 0]))
+text = json.dumps(named).encode()
+text += b" " * (-len(text) % 8)
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + out)
+)";
+
+TEST(GptWeights, ArePublishedOnesToBeginWith) {
+  const TemporaryFolder folder;
+  const std::string saved = folder.at("saved.safetensors");
+  const Words options = with(small(), kNoSample);
+  const CommandResult trained = run_gpt_on(2, with(options, {"--max-iters", "20", "--save", saved}));
+  ASSERT_EQ(trained.exit_code, 0) << trained.errors;
+  for (const std::string prefix : {"", "transformer."}) {
+    const CommandResult written =
+        syncrun::test::run_command({GPT_PYTHON, "-c", kPublish, saved, folder.at("published.safetensors"), prefix});
+    ASSERT_EQ(written.exit_code, 0) << written.errors;
+    for (const auto& [file, more] :
+         {std::pair(saved, Words{"--sharded"}), std::pair(folder.at("published.safetensors"), Words{}),
+          std::pair(folder.at("published.safetensors"), Words{"--sharded"})}) {
+      const CommandResult begun = run_gpt_on(2, with(with(options, {"--max-iters", "0", "--init-from", file}), more));
+      EXPECT_EQ(begun.exit_code, 0) << begun.errors;
+      EXPECT_THAT(begun.output, HasSubstr("beginning with the weights in " + file));
+      EXPECT_NEAR(number_after("held-out loss: ", begun.output), number_after("held-out loss: ", trained.output), 1e-4);
+    }
+  }
+  const auto refused = [&](const Words& words, const std::string& why) {
+    const CommandResult result = run_gpt_on(1, with(options, words));
+    EXPECT_EQ(result.exit_code, 2) << result.errors;
+    EXPECT_THAT(result.errors, HasSubstr(why));
+  };
+  refused({"--init-from", folder.at("none")}, "--init-from: ");
+  refused({"--init-from", saved, "--n-layer", "3"}, "expected the sizes of this model (3 layers, ");
+  refused({"--init-from", saved, "--n-layer", "3"},
+          "found 2 layers, 4 heads, width 32, context 32, vocabulary 256 in ");
+}
+
+TEST(GptReport, CountsOperationsPerSecond) {
+  const CommandResult result =
+      run_gpt_on(1, with(with(small(), kNoSample), {"--max-iters", "30", "--log-interval", "29"}));
+  const ModelConfig model{.n_embd = 32, .block_size = 32};
+  const auto line = result.output.rfind("iter 29:");
+  ASSERT_NE(line, std::string::npos) << result.output << result.errors;
+  const std::string rest = result.output.substr(line);
+  const double tokens = 12 * 32 / (number_after(", time ", rest) / 1e3);
+  EXPECT_NEAR(number_after(" tokens/s, ", rest) / (tokens * training_operations_per_token(model) / 1e12), 1, 0.02);
+  EXPECT_THAT(rest, testing::Not(HasSubstr("of the peak"))) << "a CPU has no known one";
 }
 
 TEST(GptInput, IsRefusedBeforeAWorkerIsStartedAndTokensByPosition) {
@@ -170,7 +277,7 @@ double bigram_loss(double added) {
 TEST(Gpt, LearnsMoreThanABigramModelKnows) {
   const double bigram = std::min({bigram_loss(1), bigram_loss(0.1), bigram_loss(0.01)});
   const CommandResult result =
-      run_gpt_on(2, {"--model", "tiny", "--batch-size", "8", "--max-iters", "600", "--learning-rate", "0.003"});
+      run_gpt_on(2, {"--size", "tiny", "--batch-size", "8", "--max-iters", "600", "--learning-rate", "0.003"});
   ASSERT_EQ(result.exit_code, 0) << result.errors;
   const double loss = number_after("held-out loss: ", result.output);
   std::printf("held-out loss %.4f, bigram model %.4f\n", loss, bigram);

@@ -6,6 +6,8 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 namespace gpt {
 namespace {
@@ -24,13 +26,51 @@ class GptModel : public testing::Test {
 };
 
 TEST_F(GptModel, HasAsManyParametersAsItsSizesSay) {
+  for (const LastLayer last_layer : {LastLayer::kTied, LastLayer::kOwn}) {
+    ModelConfig config = kConfig;
+    config.last_layer = last_layer;
+    std::int64_t count = 0;
+    for (const auto& each : Gpt(config).parameters()) count += each.numel();
+    EXPECT_EQ(count, count_parameters(config));
+  }
   Gpt net(kConfig);
-  std::int64_t count = 0;
-  for (const auto& each : net.parameters()) count += each.numel();
-  EXPECT_EQ(count, count_parameters(kConfig));
   const auto parameters = net.named_parameters();
   EXPECT_EQ(parameters["h.1.attn.c_attn.weight"].sizes(), (torch::IntArrayRef{48, 16}));
   EXPECT_EQ(parameters["h.0.ln_2.bias"].dim(), 1);
+}
+
+TEST_F(GptModel, BeginsWithTheValuesOfNanoGpt) {
+  ModelConfig config = kConfig;
+  config.n_embd = 128;
+  for (const auto& each : Gpt(config).named_parameters()) {
+    const std::string& name = each.key();
+    const auto& values = each.value();
+    if (values.dim() == 1) {
+      EXPECT_TRUE(values.equal(torch::full_like(values, name.ends_with("weight") ? 1 : 0))) << name;
+      continue;
+    }
+    const double deviation = name.ends_with("c_proj.weight") ? 0.02 / std::sqrt(2 * 2.0) : 0.02;
+    EXPECT_NEAR(values.std().item<double>() / deviation, 1, 0.1) << name;
+    EXPECT_NEAR(values.mean().item<double>() / deviation, 0, 0.1) << name;
+  }
+}
+
+TEST_F(GptModel, ComputesTheSameGradientIfBlocksAreRecomputed) {
+  const torch::AutoGradMode with_gradients(true);
+  const auto gradients = [](Activations activations) {
+    torch::manual_seed(3);
+    ModelConfig config = kConfig;
+    config.dropout = 0.3;
+    config.activations = activations;
+    Gpt net(config);
+    net.loss(random_tokens(2, 9)).backward();
+    std::vector<torch::Tensor> each;
+    for (const auto& parameter : net.parameters()) each.push_back(parameter.grad());
+    return each;
+  };
+  const auto kept = gradients(Activations::kKept);
+  const auto recomputed = gradients(Activations::kRecomputed);
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(recomputed[i].allclose(kept[i], 1e-5, 1e-8)) << i;
 }
 
 TEST_F(GptModel, SeesNoLaterTokens) {
