@@ -1,16 +1,19 @@
 // Measures a training step of a GPT-2 style model of LibTorch modules: loss, gradient, all_reduce and update by AdamW.
 // The models are GPT-2 (124 million parameters, context 1,024, vocabulary 50,304), and three with a vocabulary of 256:
-// medium (4.8 million, context 128), small (0.84 million, context 128) and tiny (0.12 million, context 64). Two others are
-// networks of three layers for rows of 784 numbers: mlp (widths 800, 800 and 10, 1.3 million parameters) and mlp_small
-// (128, 128 and 10, 0.12 million). A row is then one token. Two steps are in flight. For each mode and number of rows, it
-// prints a JSON line. "gib" is the memory in use on the GPU, for all settings up to this one, where it is largest.
-// "first_step_s" is the time from the start of the command until the first step was made, if the variable
-// BENCH_STARTED_NS has that time (CLOCK_REALTIME).
+// medium (4.8 million, context 128), small (0.84 million, context 128) and tiny (0.12 million, context 64). The other sizes
+// of syncrun-gpt are there by their names, such as 6.7b, with a vocabulary of 50,304. Two others are networks of three
+// layers for rows of 784 numbers: mlp (widths 800, 800 and 10, 1.3 million parameters) and mlp_small (128, 128 and 10, 0.12
+// million). A row is then one token. Two steps are in flight. For each mode and number of rows, it prints a JSON line. "gib"
+// is the memory in use on the GPU, for all settings up to this one, where it is largest. "first_step_s" is the time from the
+// start of the command until the first step was made, if the variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
 //
 // The modes: replayed (by a CUDA graph), plain (without one), during (without one, and the ranks average the gradient
-// during the backward pass).
+// during the backward pass). With --sharded, the parameters are divided among the ranks, and with --checkpoint-activations,
+// blocks are computed again in the backward pass. These have no modes, and their variants are sharded, sharded_recomputed
+// and plain_recomputed. "tflops" is that of a device, by the formula in demos/gpt/model_config.hpp.
 //
 //   syncrun -n 2 bench_gpt_step --model gpt2 --rows 32,8 --mode replayed,plain,during
+//   syncrun -n 2 bench_gpt_step --model 6.7b --rows 4 --sharded --checkpoint-activations
 
 #include <getopt.h>
 
@@ -25,6 +28,7 @@
 #include <syncrun/syncrun.hpp>
 #include <syncrun/torch.hpp>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -41,11 +45,21 @@ namespace lt = syncrun::libtorch;
 
 [[maybe_unused]] constexpr double kGibibyte = 1 << 30;
 
-gpt::ModelConfig config_of(std::string_view model) {
-  if (model == "gpt2") return {.n_layer = 12, .n_head = 12, .n_embd = 768, .block_size = 1024, .vocab_size = 50304};
-  if (model == "tiny") return {.n_layer = 2, .n_head = 4, .n_embd = 64, .block_size = 64, .vocab_size = 256};
-  if (model == "medium") return {.n_layer = 6, .n_head = 4, .n_embd = 256, .block_size = 128, .vocab_size = 256};
-  return {.n_layer = 4, .n_head = 4, .n_embd = 128, .block_size = 128, .vocab_size = 256};
+std::optional<gpt::ModelConfig> config_of(std::string_view model) {
+  if (model == "gpt2") return config_of("124m");
+  if (model == "tiny")
+    return gpt::ModelConfig{.n_layer = 2, .n_head = 4, .n_embd = 64, .block_size = 64, .vocab_size = 256};
+  if (model == "medium")
+    return gpt::ModelConfig{.n_layer = 6, .n_head = 4, .n_embd = 256, .block_size = 128, .vocab_size = 256};
+  if (model == "small")
+    return gpt::ModelConfig{.n_layer = 4, .n_head = 4, .n_embd = 128, .block_size = 128, .vocab_size = 256};
+  for (const gpt::Preset& preset : gpt::presets()) {
+    if (preset.name != model) continue;
+    gpt::ModelConfig config = preset.model;
+    config.vocab_size = 50304;
+    return config;
+  }
+  return std::nullopt;
 }
 
 bool is_mlp(std::string_view model) { return model.starts_with("mlp"); }
@@ -74,26 +88,45 @@ struct Options {
   std::vector<std::int64_t> rows{64};  // of each device
   std::vector<std::string> modes{"replayed"};
   std::string dtype = "bfloat16";
-  int steps = 20;  // of a sample
+  bool is_sharded = false;
+  gpt::ModelConfig config;  // not of an MLP
+  int steps = 20;           // of a sample
 };
 
 std::optional<Options> parse_options(int argc, char** argv) {
-  static const option kOptions[] = {
-      {"model", required_argument, nullptr, 'm'}, {"rows", required_argument, nullptr, 'r'},
-      {"mode", required_argument, nullptr, 'o'},  {"dtype", required_argument, nullptr, 'd'},
-      {"steps", required_argument, nullptr, 's'}, {nullptr, 0, nullptr, 0}};
+  static const option kOptions[] = {{"model", required_argument, nullptr, 'm'},
+                                    {"rows", required_argument, nullptr, 'r'},
+                                    {"mode", required_argument, nullptr, 'o'},
+                                    {"dtype", required_argument, nullptr, 'd'},
+                                    {"steps", required_argument, nullptr, 's'},
+                                    {"sharded", no_argument, nullptr, 'f'},
+                                    {"checkpoint-activations", no_argument, nullptr, 'c'},
+                                    {nullptr, 0, nullptr, 0}};
   Options options;
+  auto activations = gpt::Activations::kKept;
+  bool has_modes = false;
   for (int chosen = 0; (chosen = ::getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
     if (chosen == 'm') options.model = optarg;
-    else if (chosen == 'o') options.modes = benchmark_steps::split(optarg);
+    else if (chosen == 'o') options.modes = benchmark_steps::split(optarg), has_modes = true;
     else if (chosen == 'd') options.dtype = optarg;
     else if (chosen == 's') options.steps = std::atoi(optarg);
+    else if (chosen == 'f') options.is_sharded = true;
+    else if (chosen == 'c') activations = gpt::Activations::kRecomputed;
     else if (chosen == 'r') options.rows = benchmark_steps::numbers(optarg);
     else return std::nullopt;
   }
   for (const std::string& mode : options.modes) {
     if (mode != "replayed" && mode != "plain" && mode != "during") return std::nullopt;
   }
+  const bool is_special = options.is_sharded || activations == gpt::Activations::kRecomputed;
+  if (is_special && (has_modes || is_mlp(options.model))) return std::nullopt;
+  if (is_mlp(options.model)) return options;
+  const auto config = config_of(options.model);
+  if (!config) return std::nullopt;
+  options.config = *config;
+  options.config.activations = activations;
+  if (options.is_sharded) options.config.parameters = gpt::Parameters::kSharded;
+  if (is_special) options.modes = {"plain"};
   return options;
 }
 
@@ -130,15 +163,18 @@ std::int64_t most_rows(const sr::Session& session, const Options& options) {
   return *std::max_element(options.rows.begin(), options.rows.end()) * session.world_size();
 }
 
-/// Measures the steps of one module. `Inputs` are what the loss reads.
-template <class Net, class... Inputs>
+/// Measures the steps of one module. `Model` is an lt::Replica or an lt::ShardedReplica, and `Inputs` are what the loss
+/// reads.
+template <class Model, class... Inputs>
 class Bench {
  public:
-  Bench(sr::Session& session, const Options& options, std::int64_t tokens_of_row, sr::Replicated<lt::Replica<Net>> net,
-        Inputs... inputs)
+  /// `operations` are the floating-point operations of a step for each token.
+  Bench(sr::Session& session, const Options& options, std::int64_t tokens_of_row, double operations,
+        sr::Replicated<Model> net, Inputs... inputs)
       : session_(session),
         options_(options),
         tokens_of_row_(tokens_of_row),
+        operations_(operations),
         inputs_(std::move(inputs)...),
         net_(std::move(net)),
         params_(lt::parameters(session, net_)) {}
@@ -152,19 +188,25 @@ class Bench {
   }
 
  private:
+  static constexpr bool kIsSharded = std::is_same_v<Model, lt::ShardedReplica<gpt::Gpt>>;
   static constexpr lt::BackwardOptions kPlain{.replay = lt::Replay::never};
   static constexpr lt::BackwardOptions kDuring{.average = lt::GradientAverage::during_backward};
 
   template <auto kLoss>
   void measure(const std::string& mode) {
-    if (mode == "during") return measure<kLoss, kDuring>(mode);
-    if (mode == "plain") return measure<kLoss, kPlain>(mode);
-    measure<kLoss, lt::BackwardOptions{}>(mode);
+    if constexpr (kIsSharded) {
+      measure<kLoss, kPlain>("sharded");
+    } else {
+      if (mode == "during") return measure<kLoss, kDuring>(mode);
+      if (mode == "plain") return measure<kLoss, kPlain>(mode);
+      measure<kLoss, lt::BackwardOptions{}>(mode);
+    }
   }
 
   template <auto kLoss, lt::BackwardOptions kBackward>
   void measure(const std::string& mode) {
-    auto step = lt::train_step<sr::Adam, kLoss, kBackward>(session_, net_, params_);
+    const auto form = kIsSharded ? sr::StepForm::fully_sharded : sr::StepForm::replicated;
+    auto step = lt::train_step<sr::Adam, kLoss, kBackward>(session_, net_, params_, {.form = form});
     for (const std::int64_t rows : options_.rows) {
       const sr::Adam rule{.learning_rate = 1e-3, .decoupled_weight_decay = 0.1};
       const sr::CallOptions call{.batch = rows * session_.world_size()};
@@ -176,16 +218,18 @@ class Bench {
         note_first_step();
       }
       const auto times = benchmark_steps::measure(start, options_.steps, last_loss_);
+      const double tokens_per_s =
+          static_cast<double>(rows * session_.world_size() * tokens_of_row_) / times.median * 1e6;
+      const double tflops = tokens_per_s * operations_ / session_.world_size() / 1e12;
       const double gib = session_.function(no_gib, used_gib)();
+      const bool is_recomputed = options_.config.activations == gpt::Activations::kRecomputed;
       std::printf(
           "{\"bench\":\"gpt_step\",\"impl\":\"syncrun\",\"variant\":\"%s\",\"devices\":%d,\"model\":\"%s\","
           "\"rows\":%lld,\"dtype\":\"%s\",\"median_us\":%.1f,\"min_us\":%.1f,\"max_us\":%.1f,\"tokens_per_s\":%.0f,"
-          "\"gib\":%.2f,"
-          "\"first_step_s\":%.2f,\"last_loss\":%.6f}\n",
-          mode.c_str(), session_.world_size(), options_.model.c_str(), static_cast<long long>(rows),
-          options_.dtype.c_str(), times.median, times.least, times.most,
-          static_cast<double>(rows * session_.world_size() * tokens_of_row_) / times.median * 1e6, gib, first_step_s_,
-          last_loss_);
+          "\"tflops\":%.4g,\"gib\":%.2f,\"first_step_s\":%.2f,\"last_loss\":%.6f}\n",
+          (mode + (is_recomputed ? "_recomputed" : "")).c_str(), session_.world_size(), options_.model.c_str(),
+          static_cast<long long>(rows), options_.dtype.c_str(), times.median, times.least, times.most, tokens_per_s,
+          tflops, gib, first_step_s_, last_loss_);
       std::fflush(stdout);
     }
   }
@@ -199,22 +243,26 @@ class Bench {
   sr::Session& session_;
   const Options& options_;
   std::int64_t tokens_of_row_;
+  double operations_;
   std::tuple<Inputs...> inputs_;
-  sr::Replicated<lt::Replica<Net>> net_;
+  sr::Replicated<Model> net_;
   sr::Shared<float, 1> params_;
   double first_step_s_ = 0;
   double last_loss_ = 0;
 };
 
+/// Model is lt::Replica<gpt::Gpt> or lt::ShardedReplica<gpt::Gpt>.
+template <class Model>
 void run_gpt(sr::Session& session, const Options& options) {
-  const gpt::ModelConfig config = config_of(options.model);
+  const gpt::ModelConfig& config = options.config;
   const std::int64_t rows = most_rows(session, options);
   std::mt19937 random(1);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows * (config.block_size + 1)));
   for (auto& token : tokens) token = static_cast<std::int32_t>(random() % static_cast<unsigned>(config.vocab_size));
-  Bench bench(session, options, config.block_size, session.replicate<lt::Replica<gpt::Gpt>>(std::uint64_t{7}, config),
+  Bench bench(session, options, config.block_size, gpt::training_operations_per_token(config),
+              session.replicate<Model>(std::uint64_t{7}, config),
               session.data(tokens, sr::Shape{rows, config.block_size + 1}));
-  bench.measure_all<full_loss, mixed_loss>();
+  bench.template measure_all<full_loss, mixed_loss>();
 }
 
 void run_mlp(sr::Session& session, const Options& options) {
@@ -225,8 +273,10 @@ void run_mlp(sr::Session& session, const Options& options) {
   std::vector<std::int64_t> y(static_cast<std::size_t>(rows));
   for (auto& each : x) each = number(random);
   for (auto& each : y) each = static_cast<std::int64_t>(random() % static_cast<unsigned>(Mlp::kClasses));
-  Bench bench(session, options, 1,
-              session.replicate<lt::Replica<Mlp>>(std::uint64_t{7}, options.model == "mlp" ? 800 : 128),
+  const std::int64_t width = options.model == "mlp" ? 800 : 128;
+  // As for a GPT: six operations for each weight.
+  const auto operations = static_cast<double>(6 * width * (Mlp::kFeatures + width + Mlp::kClasses));
+  Bench bench(session, options, 1, operations, session.replicate<lt::Replica<Mlp>>(std::uint64_t{7}, width),
               session.data(x, sr::Shape{rows, Mlp::kFeatures}), session.data(y, sr::Shape{rows}));
   bench.measure_all<full_mlp_loss, mixed_mlp_loss>();
 }
@@ -238,12 +288,15 @@ int main(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) {
     std::fprintf(stderr,
-                 "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|medium|gpt2|mlp_small|mlp]\n"
-                 "                      [--rows ROWS_PER_DEVICE,...] [--mode replayed,plain,during] [--dtype "
-                 "float32|bfloat16] [--steps N]\n");
+                 "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|medium|gpt2|SIZE|mlp_small|mlp]\n"
+                 "                      [--rows ROWS_PER_DEVICE,...] [--dtype float32|bfloat16] [--steps N]\n"
+                 "                      [--mode replayed,plain,during | --sharded --checkpoint-activations]\n"
+                 "SIZE: a size of syncrun-gpt\n");
     return 2;
   }
   return sr::run(argc, argv, [&](sr::Session& session) {
-    is_mlp(options->model) ? run_mlp(session, *options) : run_gpt(session, *options);
+    if (is_mlp(options->model)) run_mlp(session, *options);
+    else if (options->is_sharded) run_gpt<lt::ShardedReplica<gpt::Gpt>>(session, *options);
+    else run_gpt<lt::Replica<gpt::Gpt>>(session, *options);
   });
 }
