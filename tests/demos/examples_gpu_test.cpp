@@ -29,6 +29,9 @@ TEST_F(ExamplesOnTwoGpus, AreAsExpected) {
   for (const char* name : {"batch_and_minibatch", "batch_s", "reductions_and_slices", "shared_variables"}) {
     expect_as_expected(name, "cuda0,cuda1");
   }
+#ifdef EXAMPLES_HAVE_TORCH
+  expect_as_expected("pipeline", "cuda0,cuda1");
+#endif
 }
 
 }  // namespace
