@@ -96,13 +96,13 @@ class Stage {
     }
     layers_->to(device);
     optimizer_ =
-        std::make_unique<torch::optim::SGD>(layers_->parameters(), torch::optim::SGDOptions(0.02).momentum(0.5));
+        std::make_unique<torch::optim::SGD>(layers_->parameters(), torch::optim::SGDOptions(0.005).momentum(0.5));
   }
 
   template <class Worker>
   static sr::Keep<float, 2> kept(Worker& worker, const torch::Tensor& x) {
     sr::Keep<float, 2> result(worker, {x.size(0), x.size(1)});
-    lt::tensor(result.view()).copy_(x.detach());
+    if (x.numel() != 0) lt::tensor(result.view()).copy_(x.detach());
     return result;
   }
 
@@ -193,6 +193,10 @@ Training train(sr::Session& session, int stages, std::int64_t micro_batches) {
 
 int program(sr::Session& session) {
   const int devices = session.world_size();
+  if (devices > kLayers) {
+    std::printf("expected at most %d devices, one for each layer, got %d\n", kLayers, devices);
+    return 2;
+  }
   const Training pipeline = train(session, devices, kMicroBatches);
   const Training alone = train(session, 1, kMicroBatches);
   const Training whole = train(session, 1, 1);

@@ -12,8 +12,8 @@ namespace {
 constexpr const char* kFormat = "syncrun-gpt 1";
 
 std::string state_of(Sharding sharding) {
-  if (sharding == Sharding::kModel) return "sharded";
-  return sharding == Sharding::kState ? "sharded state" : "replicated";
+  if (sharding == Sharding::kModel) return "sharded model";
+  return sharding == Sharding::kState ? "sharded" : "replicated";
 }
 
 /// The folder of the files of units after so many steps.

@@ -19,6 +19,7 @@ constexpr std::array kPeaks{
 }  // namespace
 
 std::optional<double> bfloat16_peak(std::string_view name) {
+  if (name.find(" MIG ") != std::string_view::npos) return std::nullopt;  // a part of a GPU
   for (const Peak& peak : kPeaks) {
     const auto at = name.find(peak.part_of_name);
     if (at == std::string_view::npos || (at != 0 && name[at - 1] != ' ')) continue;

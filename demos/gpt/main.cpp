@@ -188,7 +188,9 @@ bool train_steps(const Options& options, Step& step, const Evaluate& evaluate, c
   std::unique_ptr<demos::ProgressBar> bar;
   std::int64_t bar_begin = first;
   for (std::int64_t i = first;; ++i) {
-    if (i != first && checkpoints.save(i, progress)) return false;
+    bool stops = false;
+    clock.pause([&] { stops = i != first && checkpoints.save(i, progress); });
+    if (stops) return false;
     if (i % options.eval_interval == 0 || i >= options.max_iters) {
       bar.reset();
       clock.pause([&] {
@@ -306,12 +308,16 @@ int run(int argc, char** argv) {
   const TokenFiles files(options->data, options->model.block_size + 1);
   options->model.vocab_size = files.vocabulary().size();
   Records records{Report(*options), Checkpoints(*options, files), {}};
-  if (!options->init_from.empty()) records.loading = how_to_load(options->init_from, options->model);
+  if (!options->init_from.empty() && !records.checkpoints.will_resume())
+    records.loading = how_to_load(options->init_from, options->model);
   let_threads_sleep();
   const auto program = [&](sr::Session& session) {
     const auto devices = session.devices();
     const bool has_gpu =
         std::any_of(devices.begin(), devices.end(), [](const std::string& name) { return name.starts_with("cuda"); });
+    // No device has more windows than this, and a pass without windows would gather all units for nothing.
+    const std::int64_t most = (options->batch_size + session.world_size() - 1) / session.world_size();
+    options->slices = std::min(options->slices, most);
     return has_gpu ? train_on_gpus(session, *options, files, records)
                    : train_on_cpus(session, *options, files, records);
   };

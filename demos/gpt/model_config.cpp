@@ -15,8 +15,9 @@ constexpr ModelConfig with_own_last_layer(ModelConfig config) {
 
 /// `small` is the model that nanoGPT trains on the characters of Shakespeare. 124m to 1.5b are the models of A. Radford et
 /// al., "Language Models are Unsupervised Multitask Learners", 2019, table 2, with nanoGPT's batches. 2.7b and 6.7b are
-/// models of T. Brown et al., arXiv 2005.14165, table 2.1, with its batches and 300 billion tokens. Its learning rates are
-/// those of all models of these sizes. 1.64b and 6.86b are 1.5b and 6.7b with a last layer of their own.
+/// models of T. Brown et al., arXiv 2005.14165, table 2.1, with its batches and about 300 billion tokens. All models from
+/// 124m on have the learning rates of that table, for the nearest size. 1.64b and 6.86b are 1.5b and 6.7b with a last layer
+/// of their own.
 constexpr std::array<Preset, 11> kPresets{{
     {"tiny", {.n_layer = 2, .n_head = 4, .n_embd = 64, .block_size = 64}, 32, 1, 1000, 4e-3},
     {"mini", {.n_layer = 4, .n_head = 4, .n_embd = 128, .block_size = 128}, 32, 1, 3000, 2e-3},

@@ -128,10 +128,9 @@ void add_run_options(CLI::App& app, Given& given) {
              "save after every Nth step and after the last one (default: --eval-interval)");
   add_flag(app, "--resume", options.resume, true,
            "continue from the checkpoint in DIR. A program that `syncrun --max-restarts` restarts does so without it");
-  add_option(
-      app, "--init-from", "FILE", options.init_from, nonempty("a file"),
-      "begin with the weights in FILE: GPT-2's published ones (safetensors), nanoGPT's, or what --save has written. "
-      "The sizes must be those of the file");
+  add_option(app, "--init-from", "FILE", options.init_from, nonempty("a file"),
+             "begin with the weights in FILE: GPT-2's published ones, or what --save has written, as safetensors. "
+             "The sizes must be those of the file");
   add_option(app, "--save", "FILE", options.save, nonempty("a file"),
              "write the finished model to FILE: safetensors if its name ends so, otherwise the format of torch::save");
 }

@@ -22,9 +22,12 @@ class WeightsFile {
   /// The sizes of a matrix.
   torch::IntArrayRef sizes(const std::string& name) const {
     if (!has(name)) refuse("expected the weights of a GPT-2, found no tensor '" + name + "'");
-    const auto sizes = file_.tensor(names_.contains(name) ? name : prefix_ + name).sizes();
+    const auto sizes = tensor(name).sizes();
     if (sizes.size() != 2) refuse("expected '" + name + "' to be a matrix");
     return sizes;
+  }
+  torch::Tensor tensor(const std::string& name) const {
+    return file_.tensor(names_.contains(name) ? name : prefix_ + name);
   }
   [[noreturn]] void refuse(const std::string& what) const {
     throw demos::UsageError("--init-from: " + what + " in " + path_.string());
@@ -68,6 +71,10 @@ void check_has_all(const WeightsFile& file, const ModelConfig& model) {
   check("ln_f");
   if (model.last_layer == LastLayer::kOwn && !file.has("lm_head.weight"))
     file.refuse("expected 'lm_head.weight', found no such tensor: GPT-2's last layer is its embedding (--size 1.5b)");
+  if (model.last_layer == LastLayer::kTied && file.has("lm_head.weight") &&
+      !torch::equal(file.tensor("lm_head.weight"), file.tensor("wte.weight")))
+    file.refuse(
+        "expected a model whose last layer is its embedding, found another 'lm_head.weight' (--size 1.64b or 6.86b)");
 }
 
 }  // namespace
@@ -80,7 +87,8 @@ lt::LoadOptions how_to_load(const std::filesystem::path& path, const ModelConfig
                 "; --size sets them, and --data the vocabulary), found " + describe(found));
   }
   check_has_all(file, model);
-  lt::LoadOptions options{.form = lt::LoadForm::partial, .prefixes = {{file.prefix(), ""}}};
+  lt::LoadOptions options{
+      .format = lt::FileFormat::safetensors, .form = lt::LoadForm::partial, .prefixes = {{file.prefix(), ""}}};
   // nn::Linear has a row for each output.
   if (file.sizes("h.0.attn.c_attn.weight")[0] == model.n_embd)
     options.transposed = {"c_attn.weight", "c_proj.weight", "c_fc.weight"};

@@ -1,6 +1,6 @@
 #pragma once
 
-// Weights to begin with: GPT-2's published ones, or those of a model that this program or nanoGPT has saved.
+// Weights to begin with: GPT-2's published ones, or those that this program has saved.
 
 #include <filesystem>
 #include <syncrun/torch.hpp>

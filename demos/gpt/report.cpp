@@ -1,5 +1,6 @@
 #include "demos/gpt/report.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <numbers>
 #include <system_error>
@@ -30,7 +31,8 @@ void Report::start(const TokenFiles& files, const std::vector<std::string>& devi
   std::printf(")\n");
   std::fflush(stdout);
   operations_per_token_ = training_operations_per_token(model);
-  peak_ = bfloat16_peak(hardware);
+  const auto is_gpu = [](const std::string& device) { return device.starts_with("cuda"); };
+  if (std::all_of(devices.begin(), devices.end(), is_gpu)) peak_ = bfloat16_peak(hardware);
   if (peak_) *peak_ *= static_cast<double>(devices.size());
 }
 

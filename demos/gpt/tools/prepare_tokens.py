@@ -60,9 +60,11 @@ def read_text(path: Path) -> bytes:
         raise PrepareError(f"cannot read {path}: {error}") from error
 
 
-def split(text: bytes, held_out: float) -> tuple[bytes, bytes]:
+def split(text: bytes, held_out: float, is_utf8: bool) -> tuple[bytes, bytes]:
     """Divides the text into a part for training and one that is held out, at the end of a line if possible."""
     place = len(text) - round(len(text) * held_out)
+    while is_utf8 and 0 < place < len(text) and text[place] & 0xC0 == 0x80:  # within a character
+        place -= 1
     line_end = text.rfind(b"\n", 0, place)
     if line_end > place // 2:
         place = line_end + 1
@@ -136,8 +138,8 @@ def read_merges(path: Path) -> list[Pair]:
                                f"found '{line}'")
         numbers["".join(words)] = BYTES + len(learnt)
         learnt.append((numbers[words[0]], numbers[words[1]]))
-    if BYTES + len(learnt) >= MOST_TOKENS:
-        raise PrepareError(f"{path}: expected fewer than {MOST_TOKENS - BYTES} lines, found {len(learnt)}")
+    if not 0 < len(learnt) < MOST_TOKENS - BYTES:
+        raise PrepareError(f"{path}: expected from 1 to {MOST_TOKENS - BYTES - 1} pairs, found {len(learnt)}")
     return learnt
 
 
@@ -206,7 +208,7 @@ def encoder_of(training: bytes, options: argparse.Namespace) -> Encoder:
 
 def prepare(options: argparse.Namespace) -> str:
     text = read_text(options.text)
-    training, validation = split(text, options.held_out)
+    training, validation = split(text, options.held_out, options.tokens == "gpt2")
     encoder = encoder_of(training, options)
     try:
         train, val = encoder.encode(training), encoder.encode(validation)

@@ -109,7 +109,8 @@ TEST(GptCheckpoints, OfAnotherModelAreRefused) {
   refused(options, "--checkpoint: expected a folder without a checkpoint");
   refused(with(options, {"--resume", "--n-layer", "3"}), "expected a checkpoint with model '3 layers");
   refused(with(options, {"--resume", "--seed", "3"}), "expected a checkpoint with seed '3', got '1'");
-  refused(with(options, {"--resume", "--sharded"}), "expected a checkpoint with state 'sharded', got 'replicated'");
+  refused(with(options, {"--resume", "--sharded"}),
+          "expected a checkpoint with state 'sharded model', got 'replicated'");
   refused({"--checkpoint", folder.at("none"), "--resume"}, "--resume: expected a checkpoint in");
 }
 
@@ -174,6 +175,12 @@ TEST(GptWeights, ArePublishedOnesToBeginWith) {
     EXPECT_THAT(result.errors, HasSubstr(why));
   };
   refused({"--init-from", folder.at("none")}, "--init-from: ");
+  const std::string own = folder.at("own.safetensors");
+  const CommandResult untied = run_gpt_on(
+      1,
+      with(with({"--size", "1.64b", "--n-layer", "2", "--n-head", "4", "--max-iters", "0"}, options), {"--save", own}));
+  EXPECT_EQ(untied.exit_code, 0) << untied.errors;
+  refused({"--init-from", own}, "expected a model whose last layer is its embedding, found another 'lm_head.weight'");
   refused({"--init-from", saved, "--n-layer", "3"}, "expected the sizes of this model (3 layers, ");
   refused({"--init-from", saved, "--n-layer", "3"},
           "found 2 layers, 4 heads, width 32, context 32, vocabulary 256 in ");

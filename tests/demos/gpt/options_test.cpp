@@ -76,7 +76,8 @@ TEST(GptOptions, CompareWithThePeakOfKnownGpus) {
   EXPECT_EQ(bfloat16_peak("NVIDIA H100 80GB HBM3"), 989.4e12);
   EXPECT_EQ(bfloat16_peak("NVIDIA H100 PCIe"), 756e12);
   EXPECT_EQ(bfloat16_peak("NVIDIA A100-SXM4-80GB"), 312e12);
-  for (const char* const unknown : {"", "NVIDIA GH200 480GB", "Tesla V100-SXM2-16GB", "NVIDIA RTX A1000"})
+  for (const char* const unknown :
+       {"", "NVIDIA GH200 480GB", "Tesla V100-SXM2-16GB", "NVIDIA RTX A1000", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"})
     EXPECT_EQ(bfloat16_peak(unknown), std::nullopt) << unknown;
 }
 
