@@ -88,6 +88,21 @@ std::string mapped_name(const std::string& name, const LoadOptions& options) {
   return name;
 }
 
+/// An end that fits no matrix would leave a square matrix as it is, without an error.
+void transpose(const std::filesystem::path& file, FoundTensors& tensors, const std::vector<std::string>& ends) {
+  std::set<std::string> unused(ends.begin(), ends.end());
+  for (auto& [name, each] : tensors) {
+    if (!each.tensor.defined() || each.tensor.dim() != 2) continue;
+    const auto ends_name = [&name = name](const std::string& end) { return name.ends_with(end); };
+    if (std::ranges::none_of(ends, ends_name)) continue;
+    each.tensor = each.tensor.t();
+    std::erase_if(unused, ends_name);
+  }
+  if (!unused.empty())
+    refuse_file(file,
+                "expected a matrix whose name ends in '" + *unused.begin() + "' (LoadOptions::transposed), found none");
+}
+
 }  // namespace
 
 FoundTensors read_weights(const std::filesystem::path& file, const LoadOptions& options) {
@@ -104,11 +119,7 @@ FoundTensors read_weights(const std::filesystem::path& file, const LoadOptions& 
   }
   if (renamed.empty() && !part.empty())
     refuse_file(file, "expected tensors in a part '" + options.part + "', found only the parts " + parts_of(found));
-  for (auto& [name, each] : renamed) {
-    const auto ends_name = [&name = name](const std::string& end) { return name.ends_with(end); };
-    if (each.tensor.defined() && each.tensor.dim() == 2 && std::ranges::any_of(options.transposed, ends_name))
-      each.tensor = each.tensor.t();
-  }
+  transpose(file, renamed, options.transposed);
   return renamed;
 }
 

@@ -209,6 +209,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   CLI::App app;
   add_options(app, given);
   if (!demos::parse_command_line(app, argc, argv)) return std::nullopt;
+  if (app.count("--sharded") != 0 && app.count("--sharded-state") != 0)
+    throw UsageError("expected one of --sharded and --sharded-state, got both");
   const Options options = complete(given);
   check(options);
   return options;

@@ -282,6 +282,8 @@ TEST_P(LibtorchSharded, SaveAndLoadFilesThatDoNotDependOnTheNumberOfRanks) {
   lt::save_safetensors(others, transposed);
   EXPECT_ERROR(lt::load(session(), net, params, others, {.prefixes = {{"net.", ""}}}), sr::ErrorKind::function,
                "expected 'block0.wide.weight'");
+  EXPECT_ERROR(lt::load(session(), net, params, file, {.transposed = {"wide.wieght"}}), sr::ErrorKind::function,
+               "expected a matrix whose name ends in 'wide.wieght' (LoadOptions::transposed), found none");
   lt::load(session(), net, params, others, {.prefixes = {{"net.", ""}}, .transposed = {"wide.weight"}});
   {
     const torch::NoGradGuard no_gradients;

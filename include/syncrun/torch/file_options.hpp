@@ -36,8 +36,8 @@ struct LoadOptions {
   /// What names begin with in the file, and what they begin with in the module in its place: {{"module.", ""}}. The
   /// first pair that fits applies.
   std::vector<std::pair<std::string, std::string>> prefixes{};
-  /// The matrices that the file has transposed, by the ends of their names in the module. GPT-2 is published with a row
-  /// for each input of a layer: {"c_attn.weight", "c_proj.weight", "c_fc.weight"}.
+  /// The matrices that the file has transposed, by the ends of their names after `prefixes`. Each end fits at least one.
+  /// GPT-2 is published with a row for each input of a layer: {"c_attn.weight", "c_proj.weight", "c_fc.weight"}.
   std::vector<std::string> transposed{};
 };
 

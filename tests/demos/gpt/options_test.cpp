@@ -87,6 +87,7 @@ TEST(GptOptions, AreRefusedWithWhatWasExpected) {
             "'6.86b', got 'gpt3'");
   EXPECT_EQ(complaint({"--sharded", "--save", "net.pt"}),
             "--save: expected a name that ends in '.safetensors' beside --sharded, got 'net.pt'");
+  EXPECT_EQ(complaint({"--sharded", "--sharded-state"}), "expected one of --sharded and --sharded-state, got both");
   EXPECT_EQ(complaint({"--n-embd", "65"}), "--n-embd: expected a multiple of the 4 heads, got '65'");
   EXPECT_EQ(complaint({"--batch-size", "4", "--slices", "5"}),
             "--slices: expected at most the 4 windows of a step, got '5'");

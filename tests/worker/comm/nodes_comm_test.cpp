@@ -172,8 +172,30 @@ TEST_P(CollectivesOfNodes, GiveNanAsMinimumAndMaximum) {
 INSTANTIATE_TEST_SUITE_P(Of, CollectivesOfNodes,
                          testing::Values(Layout{{2, 2}, 5, Where::own_memory}, Layout{{1, 2}, 3001, Where::segment},
                                          Layout{{3, 1, 2}, 20'000, Where::own_memory},
-                                         Layout{{3, 1, 2}, 300001, Where::segment}),
+                                         Layout{{3, 1, 2}, 300'001, Where::own_memory},
+                                         Layout{{3, 1, 2}, 300'001, Where::segment}),
                          name_of);
+
+/// From 128 KiB on, an array is divided among three nodes, and large arrays travel in several rounds.
+TEST(NodesComm, HasTheBitsOfOneNodeIfEachNodeHasOneRank) {
+  constexpr std::size_t kDivided = (std::size_t{128} << 10U) / sizeof(float);
+  const auto sums_over = [](const std::vector<int>& ranks_of_nodes, std::size_t elements) {
+    RanksOnNodes nodes(ranks_of_nodes);
+    std::vector<std::vector<float>> sums(3);
+    EXPECT_EQ(nodes.run([&](RankOnNode& rank) {
+      const auto own_rank = static_cast<std::size_t>(rank.attachment.rank);
+      std::vector<float>& values = sums[own_rank];
+      values.resize(elements);
+      for (std::size_t i = 0; i < elements; ++i) values[i] = std::sin(static_cast<float>((i + 1) * (own_rank + 1)));
+      rank.comm.all_reduce(values.data(), elements, DType::float32, Reduction::sum, {});
+    }),
+              nodes.nothing_thrown());
+    EXPECT_TRUE(sums[1] == sums[0] && sums[2] == sums[0]);
+    return sums.front();
+  };
+  for (const std::size_t elements : {kDivided - 1, kDivided, kDivided + 1, std::size_t{1'200'001}})
+    EXPECT_TRUE(sums_over({1, 1, 1}, elements) == sums_over({3}, elements)) << elements;
+}
 
 // ---- each type and reduction ----------------------------------------------------------------------------------
 
