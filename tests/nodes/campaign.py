@@ -420,13 +420,17 @@ class Run:
             return "restarted, exit code 0"
         if self.waits and self.names_the_cause():
             return "named, and the restart waits for Slurm"
-        self.check_blame()
+        is_its_own_end = code == -signal.SIGKILL and fault.kind == "syncrun KILL"  # it was to have the last word
+        if not is_its_own_end:
+            self.check_blame()
         if code is not None and not is_restarted and self.over_at - self.ended_at > HANG_S:
             self.findings.append(f"SLOW: it took more than {HANG_S} s to end")
         if self.must_go_on():
             self.findings.append(f"LOST: exit code {code}, although nothing was lost")
         if self.names_the_cause():
             return "named"
+        if is_its_own_end:
+            return "ended with the launcher"
         if "the steps begin" not in text or fault.moment == "end":
             return "ended before or after the session"
         if fault.what in ("engine", "daemon") or fault.kind == "host dies":
