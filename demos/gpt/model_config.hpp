@@ -24,10 +24,10 @@ enum class Activations : std::int8_t {
   kRecomputed  // its inputs. The backward pass computes the block again
 };
 
-/// Where the parameters are.
+/// Which parameters a device keeps.
 enum class Parameters : std::int8_t {
-  kWhole,   // all of them on every device
-  kSharded  // divided among the devices. Each block is a unit of a ShardedReplica
+  kWhole,   // all
+  kSharded  // its share. Each block is a unit of a ShardedReplica
 };
 
 struct ModelConfig {

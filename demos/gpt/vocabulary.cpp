@@ -13,7 +13,6 @@ namespace {
 constexpr std::int64_t kBytes = 256;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 16;
 constexpr std::string_view kFormat = "syncrun-gpt vocabulary 1";
-
 constexpr std::string_view kGpt2Format = "syncrun-gpt vocabulary 1 gpt2";
 
 enum class Kind { kSpace, kLetter, kDigit, kOther };

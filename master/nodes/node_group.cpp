@@ -146,8 +146,8 @@ bool NodeGroup::take_arrivals() {
   return did_something;
 }
 
-/// Where ranks share the core with this thread and wait for a message, looks for it for a while in place of a switch to
-/// them. Returns true as soon as there was something to do.
+/// Looks for messages for up to kStay if a rank waits for one. Only on a full node: there, giving the core to the ranks and
+/// getting it back takes about as long as the message. Returns true as soon as there was something to do.
 bool NodeGroup::stay_for_answer() {
   if (!activity_.is_full() || listener_ == nullptr || !listener_->awaits_messages()) return false;
   const std::uint64_t answered = answers();

@@ -103,9 +103,9 @@ class NodeGroup final : public Mailbox {
   Ticket send_bulk(int node, std::span<const std::byte> from) override;
   Ticket receive_bulk(int node, std::span<std::byte> to) override;
   bool is_over(Ticket ticket) override;
-  /// Sends what the ranks here ask for, and gives the listener the messages that have arrived, but no more once a rank has
-  /// what it waits for. Returns false if there was nothing to do, on a full node after up to 10 us. Any thread may call it. A thread that
-  /// waits for other nodes calls it often. Meanwhile, the threads of this object handle no messages.
+  /// Sends what the ranks here ask for, and gives the listener the messages that have arrived. Ends early when a rank gets
+  /// what it waits for. Returns false if there was nothing to do. Takes up to 10 us (kStay) on a full node. Any thread may
+  /// call it. A thread that waits for other nodes calls it often. Meanwhile, the threads of this object handle no messages.
   bool progress();
   /// Waits until `ready()` is true, and lets messages arrive meanwhile. Returns false when the limit is over.
   template <class Ready>

@@ -35,19 +35,19 @@ class QueueProcesses {
   /// empty if they run on no other one. Throws Error (system, timeout).
   void start(const queues::ProducersStart& start, const protocol::QueueLayout& layout,
              const protocol::QueueBlock& block, const std::string& node);
-  /// The processes on this node. Only after start(), while has_ended() is false.
+  /// The processes on this node. Only between start() and end().
   process::Nursery& nursery() const noexcept { return *nursery_; }
   /// Only after start().
   const queues::ProducerWatcher& watcher() const noexcept { return *watcher_; }
   bool are_on_every_node() const noexcept { return other_queues_ != nullptr; }
-  /// Those on other nodes. Null if there are none, or before start().
+  /// The producers on other nodes. Null if there are none. Only after start().
   nodes::RemoteQueue* remote() const noexcept { return remote_.get(); }
   const std::string& name_of(int node) const { return other_queues_->name_of(node); }
 
   /// False in a child that was forked later. The processes are not its own.
   bool are_here() const noexcept { return fork_guard_.is_here(); }
 
-  /// Waits until something is so, and handles meanwhile what comes from other nodes (dispatch::wait_until).
+  /// As dispatch::wait_until(): also handles what comes from other nodes.
   template <class Limit, class Ready, class Interrupted>
   os::Woken wait(Limit& limit, Ready&& ready, Interrupted&& interrupted) {
     return dispatch::wait_until(pool_, pool::WorkerPool::Awaited::batch, policy_, limit, ready, interrupted);
@@ -62,7 +62,6 @@ class QueueProcesses {
   /// Kills those that are left. If there are some on other nodes, only a thread that is inside the session may call it, as
   /// long as the session is open. Otherwise, any thread may.
   void end() noexcept;
-  bool has_ended() const noexcept { return nursery_ == nullptr; }
   /// True if processes may be left after end() that still write to the memory of the queue.
   bool may_write() const noexcept { return may_write_; }
 

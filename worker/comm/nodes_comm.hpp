@@ -136,7 +136,7 @@ class NodesComm final : public CommCore {
   Round next_round() noexcept;
   void plan(std::size_t block);
   template <class Fill, class Plan, class Use>
-  void run_rounds(std::size_t rounds, Fill&& fill, Plan&& plan_round, Use&& use);
+  void run_rounds(std::size_t rounds, const Fill& fill, const Plan& plan_round, const Use& use);
   void begin_exchange(const Round& round);
   void end_exchange();
   const std::byte* block_from(const Round& round, std::size_t section, std::size_t block,
@@ -187,7 +187,7 @@ class NodesComm final : public CommCore {
 /// `plan_round(i)` writes blocks_. `use(i, round)` takes what has come. All ranks of the node call it. While the nodes
 /// exchange the blocks of a round, the ranks use those of the round before, and fill those of the next one.
 template <class Fill, class Plan, class Use>
-void NodesComm::run_rounds(std::size_t rounds, Fill&& fill, Plan&& plan_round, Use&& use) {
+void NodesComm::run_rounds(std::size_t rounds, const Fill& fill, const Plan& plan_round, const Use& use) {
   if (rounds == 0) return;
   const auto filled = [&](std::size_t i) {
     const Round round = next_round();

@@ -19,8 +19,9 @@ namespace syncrun::libtorch {
 ///   The first Guard throws Error (usage) if LibTorch or Syncrun has no CUDA here, or if the process has a cuDNN that
 ///   LibTorch cannot use.
 /// - LibTorch computes with as many threads as the worker's OMP_NUM_THREADS says, which Syncrun sets.
-/// - On a CPU device, the process keeps the memory of freed tensors up to 32 MiB for the next step. Settings of glibc's
-///   malloc in the environment, such as MALLOC_TRIM_THRESHOLD_ or GLIBC_TUNABLES, stay as they are.
+/// - On a CPU device, the process keeps the memory of freed tensors for the next step: of each up to 32 MiB, and 1 GiB in
+///   all. Settings of glibc's malloc in the environment, such as MALLOC_TRIM_THRESHOLD_, stay as they are. Limits that
+///   the program has set with mallopt() before the first Guard are replaced.
 /// - An error of LibTorch names the line of the program that caused it, in place of a backtrace of C++ functions.
 class Guard {
  public:

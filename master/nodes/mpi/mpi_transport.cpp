@@ -79,7 +79,7 @@ void survive_broken_connections() {
 /// Messages of 60 KiB come and go. Whenever 128 KiB are free at its end, the heap of glibc gives them back to the kernel,
 /// and the next message costs page faults. Once a program has freed a block of its own mapping, glibc keeps up to twice its
 /// size, and takes smaller blocks from the heap. A program that has chosen other limits (mallopt) keeps them.
-void keep_freed_memory() {
+void keep_memory_of_messages() {
   constexpr std::size_t kBytes = std::size_t{8} << 20U;
   void* volatile block = std::malloc(kBytes);  // volatile: or the compiler removes both calls
   std::free(block);
@@ -133,7 +133,7 @@ void MpiTransport::open() {
   const WithOneFence with_one_fence;
 #endif
   survive_broken_connections();
-  keep_freed_memory();
+  keep_memory_of_messages();
   const KeptHandler kept;
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "start MPI with");
