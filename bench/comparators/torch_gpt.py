@@ -21,13 +21,16 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import torch_mnist
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 COMPILE_MODES = {"compile": None, "reduce-overhead": "reduce-overhead"}
 WARM_UP_STEPS = 8
 # Layers, width, heads, vocabulary, context.
 SIZES = {"tiny": (2, 64, 4, 256, 64), "small": (4, 128, 4, 256, 128), "medium": (6, 256, 4, 256, 128),
-         "gpt2": (12, 768, 12, 50304, 1024)}
+         "gpt2": (12, 768, 12, 50304, 1024), "1.64b": (48, 1600, 25, 50304, 1024),
+         "6.86b": (32, 4096, 32, 50304, 2048)}
 MLP_WIDTHS = {"mlp": 800, "mlp_small": 128}
 FEATURES, CLASSES = 784, 10
 
@@ -66,6 +69,11 @@ def used_gib(world):
     return round((total - free) / 2**30, 2)
 
 
+def allocated_gib(world):
+    """The most memory of tensors at a time."""
+    return round(torch.cuda.max_memory_allocated() / 2**30, 2) if world.device.type == "cuda" else 0
+
+
 class Block(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
@@ -86,6 +94,7 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     def __init__(self, layers, width, heads, vocabulary, context):
         super().__init__()
+        self.is_recomputed = False
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.ln_f = nn.LayerNorm(width)
@@ -97,7 +106,7 @@ class Gpt(nn.Module):
         tokens, targets = rows[:, :-1], rows[:, 1:]
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.h:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.is_recomputed else block(x)
         scores = F.linear(self.ln_f(x), self.wte.weight)
         return F.cross_entropy(scores.view(-1, scores.shape[-1]), targets.reshape(-1))
 
@@ -128,20 +137,38 @@ def make_rows(name, count, device):
     return (torch.randint(0, vocabulary, (count, context + 1), dtype=torch.int32, device=device),)
 
 
+def shard(model, options):
+    """FSDP2: each block is a unit, gathered as bfloat16, and its gradient is reduced as float32."""
+    policy = MixedPrecisionPolicy()
+    if options.dtype == "bfloat16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.h:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+
+
 def make_step(world, options, mode):
     torch.manual_seed(7)
-    model = raw = make_model(options.model).to(world.device)
-    if world.size > 1:
+    with world.device:
+        model = raw = make_model(options.model)
+    raw.is_recomputed = options.checkpoint_activations
+    if options.sharded:
+        shard(model, options)
+    elif world.size > 1:
         devices = [world.device.index] if world.device.type == "cuda" else None
         model = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-    if mode != "eager":
+    if mode == "compile" and options.sharded:
+        for block in raw.h:  # as PyTorch's own trainer does: the gathers stay outside of what is compiled
+            block.compile(dynamic=False)
+    elif mode != "eager":
         model = torch.compile(model, mode=COMPILE_MODES[mode], dynamic=False)
     optimizer = torch.optim.AdamW(raw.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
 
     def step(*rows):
         if mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
-        with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=options.dtype == "bfloat16"):
+        is_mixed = options.dtype == "bfloat16" and not options.sharded
+        with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=is_mixed):
             loss = model(*(each.long() if each.dtype == torch.int32 else each for each in rows))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -182,11 +209,12 @@ def measure(world, options, mode, first):
         world.barrier()
         median_us = statistics.median(samples)
         torch_mnist.print_line(world, {
-            "bench": "gpt_step", "impl": "torch_ddp", "variant": mode, "devices": world.size, "model": options.model,
+            "bench": "gpt_step", "impl": "torch_fsdp" if options.sharded else "torch_ddp",
+            "variant": mode + ("_recomputed" if options.checkpoint_activations else ""), "devices": world.size, "model": options.model,
             "rows": count, "dtype": options.dtype, "median_us": round(median_us, 1), "min_us": round(min(samples), 1),
             "max_us": round(max(samples), 1),
             "tokens_per_s": round(count * world.size * tokens_of_row(options.model) / median_us * 1e6),
-            "gib": used_gib(world), "first_step_s": first.seconds, "last_loss": loss.item(),
+            "gib": used_gib(world), "allocated_gib": allocated_gib(world), "first_step_s": first.seconds, "last_loss": loss.item(),
             "torch": torch.__version__})
 
 
@@ -199,6 +227,8 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--steps", type=int, default=20, help="per sample")
+    parser.add_argument("--sharded", action="store_true", help="FSDP2 in place of DDP")
+    parser.add_argument("--checkpoint-activations", action="store_true", help="of each block")
     options = parser.parse_args()
     world = torch_mnist.World() if options.device == "cuda" else CpuWorld()
     first = FirstStep()
