@@ -44,6 +44,8 @@ namespace sr = syncrun;
 namespace lt = syncrun::libtorch;
 
 [[maybe_unused]] constexpr double kGibibyte = 1 << 30;
+constexpr lt::ShardOptions kMixed{.gather = lt::UnitType::bfloat16};
+constexpr lt::ShardOptions kAllMixed{.gather = lt::UnitType::bfloat16, .reduce = lt::UnitType::bfloat16};
 
 std::optional<gpt::ModelConfig> config_of(std::string_view model) {
   if (model == "gpt2") return config_of("124m");
@@ -89,6 +91,7 @@ struct Options {
   std::vector<std::string> modes{"replayed"};
   std::string dtype = "bfloat16";
   bool is_sharded = false;
+  bool reduces_in_bfloat16 = false;
   gpt::ModelConfig config;  // not of an MLP
   int steps = 20;           // of a sample
 };
@@ -100,6 +103,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
                                     {"dtype", required_argument, nullptr, 'd'},
                                     {"steps", required_argument, nullptr, 's'},
                                     {"sharded", no_argument, nullptr, 'f'},
+                                    {"bfloat16-sums", no_argument, nullptr, 'b'},
                                     {"checkpoint-activations", no_argument, nullptr, 'c'},
                                     {nullptr, 0, nullptr, 0}};
   Options options;
@@ -111,6 +115,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
     else if (chosen == 'd') options.dtype = optarg;
     else if (chosen == 's') options.steps = std::atoi(optarg);
     else if (chosen == 'f') options.is_sharded = true;
+    else if (chosen == 'b') options.reduces_in_bfloat16 = true;
     else if (chosen == 'c') activations = gpt::Activations::kRecomputed;
     else if (chosen == 'r') options.rows = benchmark_steps::numbers(optarg);
     else return std::nullopt;
@@ -182,13 +187,14 @@ class Bench {
   template <auto kFullLoss, auto kMixedLoss>
   void measure_all() {
     for (const std::string& mode : options_.modes) {
-      if (options_.dtype == "bfloat16") measure<kMixedLoss>(mode);
+      if (options_.dtype == "bfloat16" && !kIsSharded) measure<kMixedLoss>(mode);  // otherwise, units are in bfloat16
       else measure<kFullLoss>(mode);
     }
   }
 
  private:
-  static constexpr bool kIsSharded = std::is_same_v<Model, lt::ShardedReplica<gpt::Gpt>>;
+  static constexpr bool kIsSharded =
+      !std::is_same_v<Model, lt::Replica<gpt::Gpt>> && !std::is_same_v<Model, lt::Replica<Mlp>>;
   static constexpr lt::BackwardOptions kPlain{.replay = lt::Replay::never};
   static constexpr lt::BackwardOptions kDuring{.average = lt::GradientAverage::during_backward};
 
@@ -251,7 +257,7 @@ class Bench {
   double last_loss_ = 0;
 };
 
-/// Model is lt::Replica<gpt::Gpt> or lt::ShardedReplica<gpt::Gpt>.
+/// Model is lt::Replica<gpt::Gpt> or an lt::ShardedReplica of it.
 template <class Model>
 void run_gpt(sr::Session& session, const Options& options) {
   const gpt::ModelConfig& config = options.config;
@@ -287,16 +293,19 @@ int main(int argc, char** argv) {
   if (const auto exit_code = sr::serve_if_worker(argc, argv)) return *exit_code;
   const auto options = parse_options(argc, argv);
   if (!options) {
-    std::fprintf(stderr,
-                 "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|medium|gpt2|SIZE|mlp_small|mlp]\n"
-                 "                      [--rows ROWS_PER_DEVICE,...] [--dtype float32|bfloat16] [--steps N]\n"
-                 "                      [--mode replayed,plain,during | --sharded --checkpoint-activations]\n"
-                 "SIZE: a size of syncrun-gpt\n");
+    std::fprintf(
+        stderr,
+        "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|medium|gpt2|SIZE|mlp_small|mlp]\n"
+        "                      [--rows ROWS_PER_DEVICE,...] [--dtype float32|bfloat16] [--steps N]\n"
+        "                      [--mode replayed,plain,during | --sharded --bfloat16-sums --checkpoint-activations]\n"
+        "SIZE: a size of syncrun-gpt\n");
     return 2;
   }
   return sr::run(argc, argv, [&](sr::Session& session) {
     if (is_mlp(options->model)) run_mlp(session, *options);
-    else if (options->is_sharded) run_gpt<lt::ShardedReplica<gpt::Gpt>>(session, *options);
-    else run_gpt<lt::Replica<gpt::Gpt>>(session, *options);
+    else if (!options->is_sharded) run_gpt<lt::Replica<gpt::Gpt>>(session, *options);
+    else if (options->dtype == "float32") run_gpt<lt::ShardedReplica<gpt::Gpt>>(session, *options);
+    else if (options->reduces_in_bfloat16) run_gpt<lt::ShardedReplica<gpt::Gpt, kAllMixed>>(session, *options);
+    else run_gpt<lt::ShardedReplica<gpt::Gpt, kMixed>>(session, *options);
   });
 }

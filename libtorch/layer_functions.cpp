@@ -242,6 +242,16 @@ class Embedding : public ::torch::autograd::Function<Embedding> {
   }
 };
 
+/// The type of the weights of a normalization of x in its kernels.
+::torch::ScalarType weights_type(const ::torch::Tensor& x) {
+  return x.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;
+}
+
+/// The conversion has a gradient.
+OptionalTensor converted_weights(const ::torch::Tensor& values, const ::torch::Tensor& x) {
+  return values.defined() ? OptionalTensor(values.to(weights_type(x))) : OptionalTensor();
+}
+
 }  // namespace
 
 ::torch::ScalarType type_here(const ::torch::Tensor& tensor) {
@@ -262,9 +272,11 @@ bool can_normalize(const ::torch::Tensor& x, const ::torch::Tensor& weight, cons
   if (x.dim() == 0 || x.numel() == 0 || !has_kernels_for(x.scalar_type())) return false;
   const auto type = type_here(x);
   if (type != x.scalar_type() && type != ::torch::kBFloat16) return false;
-  const auto of_weights = x.scalar_type() == ::torch::kFloat64 ? ::torch::kFloat64 : ::torch::kFloat32;
   const auto fits = [&](const ::torch::Tensor& values) {
-    return !values.defined() || (is_vector(values, x.size(-1), x) && values.scalar_type() == of_weights);
+    if (!values.defined()) return true;
+    const auto own = values.scalar_type();
+    return is_vector(values, x.size(-1), x) &&
+           (own == weights_type(x) || (own == ::torch::kBFloat16 && x.scalar_type() != ::torch::kFloat64));
   };
   return fits(weight) && fits(bias);
 }
@@ -293,12 +305,13 @@ bool can_choose(const ::torch::Tensor& tokens, const ::torch::Tensor& table) {
 
 ::torch::Tensor normalize(GpuOperations& operations, const ::torch::Tensor& x, const ::torch::Tensor& weight,
                           const ::torch::Tensor& bias, double epsilon) {
-  return LayerNorm::apply(x, optional(weight), optional(bias), epsilon, address_of(operations));
+  return LayerNorm::apply(x, converted_weights(weight, x), converted_weights(bias, x), epsilon, address_of(operations));
 }
 
 SumAndNorm add_and_normalize(GpuOperations& operations, const Summands& summands, const ::torch::Tensor& weight,
                              const ::torch::Tensor& bias, double epsilon) {
-  const auto results = AddLayerNorm::apply(summands.x, summands.change, optional(weight), optional(bias), epsilon,
+  const auto& [x, change] = summands;
+  const auto results = AddLayerNorm::apply(x, change, converted_weights(weight, x), converted_weights(bias, x), epsilon,
                                            address_of(operations));
   return {results[0], results[1]};
 }

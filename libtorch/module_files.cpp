@@ -275,7 +275,7 @@ void BoundModule::save_units(const std::filesystem::path& file, bool writes) {
   const auto add_those_of = [&](Unit* unit) {
     for (const ModuleTensor& each : all) {
       if (units_->find_owner(each.tensor) != unit) continue;
-      tensors.emplace_back(each.names.front(), each.tensor);
+      tensors.emplace_back(each.names.front(), units_->exact(each.tensor));
       units.push_back(unit);
     }
   };
@@ -284,9 +284,9 @@ void BoundModule::save_units(const std::filesystem::path& file, bool writes) {
   Unit* gathered = nullptr;
   const auto gather = [&](std::size_t i) {
     if (units[i] == gathered) return;
-    if (gathered != nullptr) units_->release(*gathered);
+    if (gathered != nullptr) units_->release_exact(*gathered);
     gathered = units[i];
-    if (gathered != nullptr) units_->gather(*gathered);
+    if (gathered != nullptr) units_->gather_exact(*gathered);
   };
   if (writes) return write_safetensors(file, tensors, {{"format", "pt"}}, gather);
   for (std::size_t i = 0; i < units.size(); ++i) gather(i);
@@ -301,14 +301,14 @@ LoadReport BoundModule::load_units(const std::filesystem::path& file, std::strin
   }
   const auto copy_those_of = [&](const Unit* unit) {
     for (Match& each : matches.tensors) {
-      if (units_->find_owner(each.to) == unit) each.to.copy_(each.from);
+      if (units_->find_owner(each.to) == unit) units_->exact(each.to).copy_(each.from);
     }
   };
   for (const auto& unit : units_->all()) {
-    units_->gather(*unit);  // tensors that the file does not have keep their values
+    units_->gather_exact(*unit);  // tensors that the file does not have keep their values
     copy_those_of(unit.get());
     units_->scatter(*unit);
-    units_->release(*unit);
+    units_->release_exact(*unit);
   }
   copy_those_of(nullptr);
   return std::move(matches.report);

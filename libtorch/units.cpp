@@ -26,6 +26,9 @@ constexpr std::int64_t kAlignedElements = 16;
 /// copies has a length of N modulo it, and never fits another number of ranks, where the parts lie elsewhere.
 constexpr std::int64_t kCopyModulus = 1031;
 
+/// In the list of events, an event is the number of its unit times this, plus its kind.
+constexpr std::int64_t kEventFactor = 4;
+
 thread_local Units* units_under_construction = nullptr;
 
 std::int64_t elements_of_all(const std::vector<BoundParameter>& parameters) {
@@ -35,6 +38,28 @@ std::int64_t elements_of_all(const std::vector<BoundParameter>& parameters) {
 std::int64_t part_of_rank(std::int64_t elements, int world_size) {
   const std::int64_t unit = kAlignedElements * world_size;
   return (elements + unit - 1) / unit * kAlignedElements;
+}
+
+::torch::ScalarType type_of(UnitType chosen, ::torch::ScalarType own) {
+  return chosen == UnitType::bfloat16 ? ::torch::kBFloat16 : own;
+}
+
+std::int64_t hash_of(const std::vector<std::int64_t>& events) {
+  std::uint64_t hash = 0;
+  for (const std::int64_t event : events) hash = (hash ^ static_cast<std::uint64_t>(event + 1)) * 0x9e3779b97f4a7c15ULL;
+  return static_cast<std::int64_t>(hash >> 1U);
+}
+
+bool are_equal(const std::vector<std::int64_t>& all) {
+  return std::all_of(all.begin(), all.end(), [&](std::int64_t other) { return other == all.front(); });
+}
+
+/// After an error, the join may fail too. Then the call ends when what was started has ended.
+void join_anyway(const std::optional<StartedCollective>& started) noexcept {
+  try {
+    if (started) started->join();
+  } catch (const Error&) {
+  }
 }
 
 /// Names the unit in an error of LibTorch that `code` throws.
@@ -57,8 +82,8 @@ void UnitHolder::divide(::torch::nn::Module& module) {
   if (units_under_construction != nullptr) unit_ = units_under_construction->add(module);
 }
 
-std::shared_ptr<Units> make_units(int rank, int world_size) {
-  return std::make_shared<Units>(rank, world_size, device_here());
+std::shared_ptr<Units> make_units(int rank, int world_size, ShardOptions options) {
+  return std::make_shared<Units>(rank, world_size, device_here(), options);
 }
 std::int64_t elements_of_rank(const Units& units) noexcept { return units.elements(); }
 UnitPeak peak_of(const Units& units) noexcept { return units.peak(); }
@@ -102,10 +127,13 @@ Unit::Unit(Units& units, std::size_t index, std::vector<BoundParameter> paramete
       name_("unit " + std::to_string(index)),
       parameters_(std::move(parameters)),
       part_(part_of_rank(elements_of_all(parameters_), units.world_size_)),
-      full_(part_ * units.world_size_, parameters_.front().tensor.scalar_type(), units.device_),
-      gradient_(part_ * units.world_size_, type(), units.device_) {
+      type_(parameters_.front().tensor.scalar_type()),
+      full_(part_ * units.world_size_, type_of(units.options_.gather, type_), units.device_),
+      gradient_(part_ * units.world_size_, full_.flat().scalar_type(), units.device_) {
   const ::torch::NoGradGuard no_gradients;
-  full_.open_with_zeros();
+  if (full_.flat().scalar_type() != type_) exact_.emplace(part_ * units.world_size_, type_, units.device_);
+  UnitMemory& whole = exact_ ? *exact_ : full_;
+  whole.open_with_zeros();
   for (BoundParameter& each : parameters_) {
     if (each.tensor.scalar_type() != type() || each.tensor.layout() != ::torch::kStrided)
       refuse_unit("parameter '" + each.name + "' is " + type_and_shape(each.tensor) + ", expected the type of '" +
@@ -116,13 +144,12 @@ Unit::Unit(Units& units, std::size_t index, std::vector<BoundParameter> paramete
           "parameter '" + each.name +
           "' shares its memory with another tensor, expected memory of its own, because it is divided among the "
           "ranks. Register tied parameters as one tensor, and make others by clone()");
-    const ::torch::Tensor part = full_.part_of(each);
-    part.copy_(each.tensor);
-    each.tensor.set_data(part);  // for ever. This frees the memory that the parameter had
+    whole.part_of(each).copy_(each.tensor);
+    each.tensor.set_data(full_.part_of(each));  // for ever. This frees the memory that the parameter had
     each.tensor.mutable_grad() = gradient_.part_of(each);
   }
-  initial_ = full_.flat().narrow(0, units.rank_ * part_, part_).clone();
-  full_.close();
+  initial_ = whole.flat().narrow(0, units.rank_ * part_, part_).clone();
+  whole.close();
 }
 
 Tensors Unit::run(const std::shared_ptr<Unit>& unit, Reshard reshard, const Tensors& inputs,
@@ -185,7 +212,10 @@ Tensors Unit::run_recorded(const std::shared_ptr<Unit>& unit, Reshard reshard, c
   return outputs;
 }
 
-// ---- the construction -----------------------------------------------------------------------------------------
+// ---- the construction of units -----------------------------------------------------------------------------------------
+
+Units::Units(int rank, int world_size, ::torch::Device device, ShardOptions options)
+    : rank_(rank), world_size_(world_size), device_(device), options_(options) {}
 
 std::shared_ptr<Unit> Units::add(const ::torch::nn::Module& module) {
   std::vector<BoundParameter> own;
@@ -232,7 +262,9 @@ void Units::complete(const ::torch::nn::Module& module) {
       };
   visit(module, "", rest_);
   for (const auto& unit : units_) {
-    unit->full_.set_name("the parameters of " + unit->name_ + ", which are gathered only while it computes");
+    const auto name = "the parameters of " + unit->name_ + ", which are gathered only while it computes";
+    unit->full_.set_name(name);
+    if (unit->exact_) unit->exact_->set_name(name);
     unit->gradient_.set_name("the gradient of " + unit->name_ + ", which exists only in its backward pass");
   }
   for (const BoundParameter& each : trained_parameters(module)) {
@@ -308,7 +340,14 @@ void Units::begin(Comm& comm, const FlatVector& params, const FlatVector& gradie
   is_backward_ = false;
   counts_ = true;
   events_.clear();
+  reducing_.reset();
   for (const auto& unit : units_) unit->has_gradient_ = !is_first_slice;
+  is_predicted_ = false;
+  if (prefetches()) {
+    const std::vector<std::int64_t>& last = last_events_[is_training() ? 1 : 0];
+    const auto all = comm.lengths(hash_of(last));
+    is_predicted_ = !last.empty() && are_equal(all);
+  }
   if (rest_ != nullptr) gather(*rest_);
 }
 
@@ -334,13 +373,19 @@ void Units::end_backward() {
     release(*unit);
     reduce(*unit);
   }
+  finish_reducing();
 }
 
+/// What was started may still use the memory.
 void Units::end() noexcept {
   comm_ = nullptr;
+  join_anyway(reducing_ ? std::optional(reducing_->started) : std::nullopt);
+  reducing_.reset();
   for (const auto& unit : units_) {
+    join_anyway(std::exchange(unit->gathering_, std::nullopt));
     unit->full_.close();
     unit->gradient_.close();
+    if (unit->exact_) unit->exact_->close();
   }
 }
 
@@ -356,37 +401,64 @@ std::string Units::label_of(const Unit& unit, Event event) const {
   return unit.name_ + kTexts[static_cast<std::size_t>(event)];
 }
 
-void Units::note(const Unit& unit, Event event) {
-  events_.push_back(static_cast<std::int64_t>(unit.index_) * 4 + static_cast<std::int64_t>(event));
-}
-
 void Units::note_memory() noexcept {
   UnitPeak now;
   for (const auto& unit : units_) {
     if (is_rest(*unit)) continue;
     now.units += unit->full_.is_open() ? 1 : 0;
-    now.bytes +=
-        (unit->full_.is_open() ? unit->full_.bytes() : 0) + (unit->gradient_.is_open() ? unit->full_.bytes() : 0);
+    for (const UnitMemory* const memory : {&unit->full_, &unit->gradient_})
+      now.bytes += memory->is_open() ? memory->bytes() : 0;
   }
   peak_ = {std::max(peak_.units, now.units), std::max(peak_.bytes, now.bytes)};
 }
 
-void Units::gather(Unit& unit) {
-  if (unit.full_.is_open()) return;
-  Comm& comm = comm_for(unit);
-  naming(unit.name_, [&] { unit.full_.open(); });
-  note_memory();
-  const Event event = is_backward_ ? Event::gather_again : Event::gather;
-  note(unit, event);
-  const CollectiveLabel label(comm, label_of(unit, event));
-  const ::torch::Tensor part = part_in(params_, unit);
-  with_floating_elements(unit.full_.flat(),
-                         [&]<class T>(std::span<T> all) { comm.all_gather(elements_of<T>(part), all); });
+bool Units::prefetches() const noexcept {
+  if (world_size_ == 1 || options_.prefetch == Prefetch::never) return false;
+  return options_.prefetch == Prefetch::always || device_.is_cuda();
 }
 
-void Units::release(Unit& unit) noexcept { unit.full_.close(); }
+void Units::gather(Unit& unit) {
+  if (unit.full_.is_open() && !unit.gathering_) return;
+  const Event event = is_backward_ ? Event::gather_again : Event::gather;
+  if (!unit.gathering_) start_gather(unit, event);
+  note(unit, event);
+  unit.gathering_->join();
+  unit.gathering_.reset();
+  prefetch();
+}
+
+/// This rank's part is converted in its place in the whole.
+void Units::start_gather(Unit& unit, Event event) {
+  Comm& comm = comm_for(unit);
+  const ::torch::NoGradGuard no_gradients;
+  naming(unit.name_, [&] { unit.full_.open(); });
+  note_memory();
+  const CollectiveLabel label(comm, label_of(unit, event));
+  ::torch::Tensor part = part_in(params_, unit);
+  if (unit.exact_) part = ::torch::Tensor(unit.full_.flat().narrow(0, rank_ * unit.part_, unit.part_)).copy_(part);
+  with_floating_elements(unit.full_.flat(), [&]<class T>(std::span<T> all) {
+    unit.gathering_.emplace(comm.start_all_gather(elements_of<T>(part), all));
+  });
+}
+
+void Units::prefetch() {
+  if (!is_predicted_) return;
+  const std::vector<std::int64_t>& last = last_events_[is_training() ? 1 : 0];
+  for (std::size_t i = events_.size(); i < last.size(); ++i) {
+    const auto event = static_cast<Event>(last[i] % kEventFactor);
+    if (event == Event::reduce) continue;
+    Unit& next = *units_[static_cast<std::size_t>(last[i] / kEventFactor)];
+    if (!next.full_.is_open()) start_gather(next, event);
+    return;
+  }
+}
+
+void Units::release(Unit& unit) noexcept {
+  if (!unit.gathering_) unit.full_.close();  // otherwise it is gathered for its next use
+}
 
 void Units::open_gradient(Unit& unit) {
+  if (reducing_ && reducing_->unit == &unit) finish_reducing();  // the unit is used again
   if (unit.gradient_.is_open()) return;
   naming(unit.name_, [&] { unit.gradient_.open_with_zeros(); });
   note_memory();
@@ -404,20 +476,70 @@ void Units::check_gradient(const Unit& unit) const {
 }
 
 void Units::reduce(Unit& unit) {
-  if (!unit.gradient_.is_open()) return;
+  if (!unit.gradient_.is_open() || (reducing_ && reducing_->unit == &unit)) return;
   Comm& comm = comm_for(unit);
   check_gradient(unit);
+  finish_reducing();
   const ::torch::NoGradGuard no_gradients;
-  if (!counts_) ::torch::Tensor(unit.gradient_.flat()).zero_();  // it may be NaN
+  ::torch::Tensor whole = unit.gradient_.flat();
+  if (!counts_) whole.zero_();  // it may be NaN
   note(unit, Event::reduce);
-  const CollectiveLabel label(comm, label_of(unit, Event::reduce));
+  const auto type = type_of(options_.reduce, unit.type_);
+  if (whole.scalar_type() != type) {
+    whole = whole.to(type);
+    unit.gradient_.close();
+  }
+  // With the type of the variable, the result can go to its place. Otherwise, it goes to this rank's place in the whole.
   ::torch::Tensor part = part_in(gradient_, unit);
-  const ::torch::Tensor own = unit.has_gradient_ ? ::torch::empty_like(part) : part;
-  with_floating_elements(unit.gradient_.flat(), [&]<class T>(std::span<T> all) {
-    comm.reduce_scatter(all, elements_of<T>(own), Reduction::sum);
+  const bool is_direct = type == unit.type_ && !unit.has_gradient_;
+  const ::torch::Tensor own = is_direct ? part : whole.narrow(0, rank_ * unit.part_, unit.part_);
+  const CollectiveLabel label(comm, label_of(unit, Event::reduce));
+  with_floating_elements(whole, [&]<class T>(std::span<T> all) {
+    reducing_.emplace(Reducing{&unit, whole, is_direct ? ::torch::Tensor() : own,
+                               comm.start_reduce_scatter(all, elements_of<T>(own), Reduction::sum)});
   });
-  if (std::exchange(unit.has_gradient_, true)) part.add_(own);
+  if (!prefetches()) finish_reducing();
+}
+
+void Units::finish_reducing() {
+  if (!reducing_) return;
+  reducing_->started.join();
+  const ::torch::NoGradGuard no_gradients;
+  Unit& unit = *reducing_->unit;
+  if (reducing_->own.defined()) {
+    ::torch::Tensor part = part_in(gradient_, unit);
+    if (unit.has_gradient_) part.add_(reducing_->own);
+    else part.copy_(reducing_->own);
+  }
+  unit.has_gradient_ = true;
   unit.gradient_.close();
+  reducing_.reset();
+}
+
+// ---- files ----------------------------------------------------------------------------------------------------
+
+::torch::Tensor Units::exact(const ::torch::Tensor& tensor) const {
+  const Unit* const unit = find_owner(tensor);
+  if (unit == nullptr || !unit->exact_) return tensor;
+  const auto& own = unit->parameters_;
+  const auto found =
+      std::find_if(own.begin(), own.end(), [&](const auto& each) { return each.tensor.is_same(tensor); });
+  return unit->exact_->part_of(*found);
+}
+
+void Units::gather_exact(Unit& unit) {
+  if (!unit.exact_) return gather(unit);
+  Comm& comm = comm_for(unit);
+  naming(unit.name_, [&] { unit.exact_->open(); });
+  const CollectiveLabel label(comm, label_of(unit, Event::gather));
+  const ::torch::Tensor part = part_in(params_, unit);
+  with_floating_elements(unit.exact_->flat(),
+                         [&]<class T>(std::span<T> all) { comm.all_gather(elements_of<T>(part), all); });
+}
+
+void Units::release_exact(Unit& unit) noexcept {
+  if (unit.exact_) unit.exact_->close();
+  else release(unit);
 }
 
 void Units::scatter(Unit& unit) {
@@ -425,19 +547,22 @@ void Units::scatter(Unit& unit) {
   const CollectiveLabel label(comm, unit.name_ + " from a file");
   const std::vector<std::int64_t> lengths(static_cast<std::size_t>(world_size_), unit.part_);
   const ::torch::Tensor part = part_in(params_, unit);
-  with_floating_elements(unit.full_.flat(), [&]<class T>(std::span<T> all) {
+  with_floating_elements((unit.exact_ ? *unit.exact_ : unit.full_).flat(), [&]<class T>(std::span<T> all) {
     comm.scatter(rank_ == 0 ? all : std::span<T>(), elements_of<T>(part), 0, lengths);
   });
 }
 
+// ---- the order ------------------------------------------------------------------------------------------------
+
+void Units::note(const Unit& unit, Event event) {
+  events_.push_back(static_cast<std::int64_t>(unit.index_) * kEventFactor + static_cast<std::int64_t>(event));
+  const std::vector<std::int64_t>& last = last_events_[is_training() ? 1 : 0];
+  is_predicted_ = is_predicted_ && events_.size() <= last.size() && events_.back() == last[events_.size() - 1];
+}
+
 void Units::vote() {
-  std::uint64_t hash = 0;
-  for (const std::int64_t event : events_)
-    hash = (hash ^ static_cast<std::uint64_t>(event + 1)) * 0x9e3779b97f4a7c15ULL;
-  const auto own = static_cast<std::int64_t>(hash >> 1U);
-  const auto all = comm_->lengths(own);
-  if (std::all_of(all.begin(), all.end(), [&](std::int64_t other) { return other == all.front(); })) return;
-  refuse_order();
+  if (!are_equal(comm_->lengths(hash_of(events_)))) refuse_order();
+  std::swap(last_events_[is_training() ? 1 : 0], events_);
 }
 
 /// Called by all ranks. Finds the first difference.
@@ -446,7 +571,7 @@ void Units::refuse_order() {
   const auto most = static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end()));
   const auto described = [&](std::int64_t event) {
     if (event < 0) return std::string("nothing more");
-    return label_of(*units_[static_cast<std::size_t>(event / 4)], static_cast<Event>(event % 4));
+    return label_of(*units_[static_cast<std::size_t>(event / kEventFactor)], static_cast<Event>(event % kEventFactor));
   };
   for (std::size_t i = 0; i < most; ++i) {
     const auto events = comm_->lengths(i < events_.size() ? events_[i] : -1);

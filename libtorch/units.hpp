@@ -6,13 +6,18 @@
 //   the forward pass: gather -> the unit computes -> release (Reshard::never: later)
 //   the backward pass: gather, open the gradient -> the unit computes -> release, reduce the gradient
 //
+// On a GPU, the reduction of a gradient runs while the next unit computes. And so does the gather of the unit after it: a
+// pass predicts the order of units from the last pass of its kind. The ranks compare their predictions before the pass.
+//
 // The rest of the module stays gathered in the whole pass. A rank's parts lie one after the other in its copy of the
 // variable of parameters, of the gradient and of the rule's state. They are padded to equal lengths.
 
 #include <torch/torch.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -37,8 +42,8 @@ class Unit {
 
   const std::string& name() const noexcept { return name_; }
   const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
-  ::torch::ScalarType type() const { return full_.flat().scalar_type(); }
-  bool is_gathered() const noexcept { return full_.is_open(); }
+  /// The type of the variable.
+  ::torch::ScalarType type() const noexcept { return type_; }
 
  private:
   friend class Units;
@@ -51,15 +56,18 @@ class Unit {
   std::vector<BoundParameter> parameters_;
   std::int64_t part_;       // the elements of each rank
   std::int64_t begin_ = 0;  // of this rank's part among its parts of all units
-  UnitMemory full_;
-  UnitMemory gradient_;
-  ::torch::Tensor initial_;    // this rank's part, until store()
-  bool has_gradient_ = false;  // this pass has written this rank's part of the gradient
+  ::torch::ScalarType type_;
+  UnitMemory full_;                             // in the type in which the unit computes
+  UnitMemory gradient_;                         // the same
+  std::optional<UnitMemory> exact_;             // for files, if they have another type than full_
+  std::optional<StartedCollective> gathering_;  // of full_, until it is joined
+  ::torch::Tensor initial_;                     // this rank's part, until store()
+  bool has_gradient_ = false;                   // this pass has written this rank's part of the gradient
 };
 
 class Units : public std::enable_shared_from_this<Units> {
  public:
-  Units(int rank, int world_size, ::torch::Device device) : rank_(rank), world_size_(world_size), device_(device) {}
+  Units(int rank, int world_size, ::torch::Device device, ShardOptions options);
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
 
@@ -102,10 +110,16 @@ class Units : public std::enable_shared_from_this<Units> {
   void gather(Unit& unit);
   void release(Unit& unit) noexcept;
   void open_gradient(Unit& unit);
-  /// Adds the gradients of all ranks, and adds this rank's part to its copy of the gradient. Frees the whole gradient.
+  /// Adds the gradients of all ranks, and adds this rank's part to its copy of the gradient. Frees the whole gradient, on a
+  /// GPU at the next call.
   void reduce(Unit& unit);
 
-  /// Gives each rank its part of the unit from the whole values on rank 0. The unit is gathered.
+  /// For files: the parameters in the type of the variable. The tensor of a parameter has memory between gather_exact()
+  /// and release_exact(). Other tensors are returned as they are.
+  ::torch::Tensor exact(const ::torch::Tensor& tensor) const;
+  void gather_exact(Unit& unit);
+  void release_exact(Unit& unit) noexcept;
+  /// Gives each rank its part of the unit from rank 0. Between gather_exact() and release_exact().
   void scatter(Unit& unit);
   const std::vector<std::unique_ptr<Unit>>& all() const noexcept { return units_; }
   UnitPeak peak() const noexcept { return peak_; }
@@ -114,18 +128,33 @@ class Units : public std::enable_shared_from_this<Units> {
   friend class Unit;
   enum class Event : std::uint8_t { gather, gather_again, reduce };
 
+  /// A reduction of a unit's gradient that has started.
+  struct Reducing {
+    Unit* unit;
+    ::torch::Tensor whole;  // what is reduced
+    ::torch::Tensor own;    // the result for this rank's part, if it has still to be added to it
+    StartedCollective started;
+  };
+
   ::torch::Tensor part_in(const FlatVector& vector, const Unit& unit) const;
   Comm& comm_for(const Unit& unit) const;
   std::string label_of(const Unit& unit, Event event) const;
+  bool prefetches() const noexcept;
+  void start_gather(Unit& unit, Event event);
+  /// Starts the gather that the prediction says is next.
+  void prefetch();
+  void finish_reducing();
   void note(const Unit& unit, Event event);
   void check_gradient(const Unit& unit) const;
   void note_memory() noexcept;
   bool is_rest(const Unit& unit) const noexcept { return &unit == rest_; }
+  bool is_training() const noexcept { return gradient_.data != nullptr; }
   [[noreturn]] void refuse_order();
 
   const int rank_;
   const int world_size_;
   const ::torch::Device device_;
+  const ShardOptions options_;
   std::vector<std::unique_ptr<Unit>> units_;
   Unit* rest_ = nullptr;  // complete() sets it. Null if every parameter is in a Sharded module
   std::unordered_map<const c10::TensorImpl*, Unit*> owners_;
@@ -140,6 +169,11 @@ class Units : public std::enable_shared_from_this<Units> {
   bool is_backward_ = false;
   bool counts_ = true;
   std::vector<std::int64_t> events_;
+  bool is_predicted_ = false;  // up to now, the events are those of last_events_
+  std::optional<Reducing> reducing_;
+
+  // of the last complete pass of a kind: an evaluation or a file, and a slice of a step
+  std::array<std::vector<std::int64_t>, 2> last_events_;
 };
 
 }  // namespace syncrun::libtorch::detail

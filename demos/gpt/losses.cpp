@@ -79,7 +79,7 @@ torch::Tensor loss_of_copy(Gpt& net, sr::Local<const std::uint16_t, 1> tokens,
 }
 
 sr::Gather<float, 2> next_scores(Gpt& net, sr::Scattered<const std::int64_t, 2> context) {
-  const auto scores = net.next(lt::tensor(context)).cpu().contiguous();
+  const auto scores = net.next(lt::tensor(context)).to(torch::kCPU, torch::kFloat32).contiguous();
   return {std::span(scores.data_ptr<float>(), static_cast<std::size_t>(scores.numel())),
           sr::Shape<2>(scores.size(0), scores.size(1))};
 }

@@ -37,6 +37,9 @@ using MappedText = sr::Data<std::uint16_t, 1>;
 /// A text on GPUs: a copy in the memory of each.
 using CopiedText = sr::Shared<std::uint16_t, 1>;
 
+/// A divided model whose blocks are gathered and computed in bfloat16.
+constexpr lt::ShardOptions kMixed{.gather = lt::UnitType::bfloat16};
+
 /// A model on every device: a Replica or a ShardedReplica.
 template <class Model>
 using Net = sr::Replicated<Model>;
@@ -287,7 +290,10 @@ int train_on_cpus(sr::Session& session, const Options& options, const TokenFiles
 int train_on_gpus(sr::Session& session, const Options& options, const TokenFiles& files, Records& records) {
   constexpr auto kNever = lt::Replay::never;
   if (options.sharding == Sharding::kModel)
-    return train<lt::ShardedReplica<Gpt>, loss_of_copy, kNever, CopiedText>(session, options, files, records);
+    return options.model.precision == Precision::kBfloat16
+               ? train<lt::ShardedReplica<Gpt, kMixed>, loss_of_copy, kNever, CopiedText>(session, options, files,
+                                                                                          records)
+               : train<lt::ShardedReplica<Gpt>, loss_of_copy, kNever, CopiedText>(session, options, files, records);
   return options.model.activations == Activations::kRecomputed
              ? train<lt::Replica<Gpt>, loss_of_copy, kNever, CopiedText>(session, options, files, records)
              : train<lt::Replica<Gpt>, loss_of_copy, lt::Replay::if_possible, CopiedText>(session, options, files,

@@ -32,6 +32,21 @@ struct Share {
   friend bool operator==(const Share&, const Share&) = default;
 };
 
+/// A collective that Comm::start_all_gather or Comm::start_reduce_scatter has started, in the body that started it.
+class SYNCRUN_EXPORT StartedCollective {
+ public:
+  /// On a CUDA device: work that is put on the worker's stream from here on comes after the collective. The host does
+  /// not wait.
+  void join() const;
+
+ private:
+  friend class Comm;
+  StartedCollective(detail::CommCore& core, std::uint64_t number) noexcept : core_(&core), number_(number) {}
+
+  detail::CommCore* core_;
+  std::uint64_t number_;
+};
+
 /// The collectives of the workers. The body of a replicated function gets them as its parameter `Comm&`. All ranks must
 /// call the same members in the same order, with the same types, operations, roots and lengths. Only the lengths of
 /// `part` arguments may differ between ranks. Syncrun checks this. A mismatch throws Error (usage) on every rank.
@@ -107,6 +122,18 @@ class SYNCRUN_EXPORT Comm {
                                  dtype_of<std::ranges::range_value_t<R>>, reduction);
   }
 
+  /// Does what reduce_scatter does, but on CUDA devices it only starts it. Work that the body puts on the worker's
+  /// stream afterwards may run at the same time, until join() of the result. Until then, `values` and `part` must stay,
+  /// and nothing else may use them. Other collectives come after it. What is not joined ends with the body. On CPU
+  /// devices, it is complete on return.
+  template <std::ranges::contiguous_range R, std::ranges::contiguous_range Part>
+    requires detail::SameElements<Part, R>
+  [[nodiscard]] StartedCollective start_reduce_scatter(R&& values, Part&& part, Reduction reduction) {
+    return {*raw_.core,
+            detail::start_reduce_scatter_bytes(raw_, std::ranges::data(values), detail::count_of(values),
+                                               target_of(part), dtype_of<std::ranges::range_value_t<R>>, reduction)};
+  }
+
   /// Copies rank `root`'s values to every rank.
   template <std::ranges::contiguous_range R>
     requires Element<std::ranges::range_value_t<R>>
@@ -130,6 +157,13 @@ class SYNCRUN_EXPORT Comm {
     requires detail::SameElements<Part, R>
   void all_gather(const Part& part, R&& all, std::span<const std::int64_t> lengths) {
     detail::all_gather_bytes(raw_, source_of(part), target_of(all), {true, lengths});
+  }
+
+  /// Starts an all_gather of shares, as start_reduce_scatter starts a reduce_scatter.
+  template <std::ranges::contiguous_range Part, std::ranges::contiguous_range R>
+    requires detail::SameElements<Part, R>
+  [[nodiscard]] StartedCollective start_all_gather(const Part& part, R&& all) {
+    return {*raw_.core, detail::start_all_gather_bytes(raw_, source_of(part), target_of(all))};
   }
 
   /// Copies the parts of all ranks to `all` on rank `root`, concatenated in rank order. Parts may have any lengths. The

@@ -15,8 +15,9 @@ INSTANTIATE_ON_WORKERS(CommShares, 1, 4);
 constexpr sr::Reduction kReductions[] = {sr::Reduction::avg, sr::Reduction::sum, sr::Reduction::min, sr::Reduction::max,
                                          sr::Reduction::prod};
 
-/// The memory in which the values and this rank's part lie, for reduce_scatter and all_gather.
-enum class Place { own_memory, shared_variable, in_place };
+/// The memory in which the values and this rank's part lie, for reduce_scatter and all_gather. `started`: in a shared
+/// variable, and the collectives are started and joined.
+enum class Place { own_memory, shared_variable, in_place, started };
 
 // Compares reduce_scatter and then all_gather with all_reduce, bit by bit.
 // Element i of rank r is (i % 97 + r) % 11 + 1.
@@ -34,7 +35,8 @@ void compare_with_all_reduce(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<T,
   const std::span<T> in_place =
       values.subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count));
   const std::span<T> part = place == Place::in_place ? in_place : std::span<T>(separate);
-  comm.reduce_scatter(values, part, reduction);
+  if (place == Place::started) comm.start_reduce_scatter(values, part, reduction).join();
+  else comm.reduce_scatter(values, part, reduction);
   for (std::int64_t i = 0; i < share.count; ++i) {
     const T got = part[static_cast<std::size_t>(i)];
     const T want = expected[static_cast<std::size_t>(share.begin + i)];
@@ -43,7 +45,8 @@ void compare_with_all_reduce(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<T,
                                std::to_string(own.size()));
     }
   }
-  comm.all_gather(part, values);
+  if (place == Place::started) comm.start_all_gather(part, values).join();
+  else comm.all_gather(part, values);
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (static_cast<double>(values[i]) == static_cast<double>(expected[i])) continue;
     throw std::runtime_error("all_gather differs at element " + std::to_string(i) + " of " +
@@ -59,7 +62,8 @@ void check_type(sr::Session& session, const std::vector<std::int64_t>& sizes) {
     own.broadcast(std::vector<T>(static_cast<std::size_t>(size)));
     for (const auto reduction : kReductions) {
       if (reduction == sr::Reduction::avg && !sr::FloatingElement<T>) continue;
-      for (const auto place : {Place::own_memory, Place::shared_variable, Place::in_place}) f(own, reduction, place);
+      for (const auto place : {Place::own_memory, Place::shared_variable, Place::in_place, Place::started})
+        f(own, reduction, place);
     }
   }
 }

@@ -192,13 +192,16 @@ void average_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<cons
 }
 
 void reduce_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction,
-                      bool in_place) {
+                      bool in_place, bool in_background) {
   const sr::Share share = comm.share(values.size());
   const auto own = values.span().subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count));
   const std::span<float> part = in_place ? own : worker.scratch<float>(share.count);
-  comm.reduce_scatter(values, part, reduction);
+  if (in_background) comm.start_reduce_scatter(values, part, reduction).join();
+  else comm.reduce_scatter(values, part, reduction);
   fill(worker, part.data(), share.count, [p = part.data()] __device__(std::int64_t i) { return p[i] + 1; });
-  comm.all_gather(part, values);
+  if (!in_background) return comm.all_gather(part, values);
+  comm.start_all_gather(part, values).join();
+  fill(worker, values.data(), values.size(), [v = values.data()] __device__(std::int64_t i) { return v[i]; });
 }
 
 void average_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
@@ -253,7 +256,7 @@ void gather_where_others_reduce(sr::CudaWorker& worker, sr::Comm& comm, sr::Loca
 }
 
 void replayed_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values) {
-  reduce_in_shares(worker, comm, values, sr::Reduction::sum, true);
+  reduce_in_shares(worker, comm, values, sr::Reduction::sum, true, false);
 }
 
 sr::Max<double> reduce_number(sr::CudaWorker& worker, sr::Comm& comm) {

@@ -68,9 +68,9 @@ void average_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<cons
                       sr::Local<float, 1> values);
 /// Calls the collectives of an optimizer that shards its state. The values are reduced, each rank adds one to its
 /// share, and the shares are gathered. If `in_place`, the share stays in `values`, and otherwise it is in scratch
-/// memory.
+/// memory. If `in_background`, the collectives are started, and joined before their results are used.
 void reduce_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction,
-                      bool in_place);
+                      bool in_place, bool in_background);
 /// Computes the mean of each rank's rows, and averages these in the same way, in 16 bits.
 void average_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
                        sr::Local<sr::bfloat16, 1> values);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tests/gpu/bodies.hpp"
 #include "tests/gpu/on_gpus.hpp"
@@ -24,14 +25,15 @@ TEST_P(GpuCommShares, ReduceScatterAndAllGatherMakeAnAllReduce) {
   auto v = session().shared<float, 1>("v");
   const int n = world_size();
   for (const std::int64_t size : sizes_for(n)) {
-    for (const bool in_place : {true, false}) {
+    for (const auto& [in_place, in_background] :
+         {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
       for (const auto reduction : {sr::Reduction::sum, sr::Reduction::avg, sr::Reduction::max, sr::Reduction::min}) {
         for (int rank = 0; rank < n; ++rank) {
           std::vector<float> own(static_cast<std::size_t>(size));
           for (std::size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(i % 1000 + rank);
           v.set(rank, own, sr::Shape{size});
         }
-        f(v, reduction, in_place);
+        f(v, reduction, in_place, in_background);
         const float offset = reduction == sr::Reduction::max   ? static_cast<float>(n - 1)
                              : reduction == sr::Reduction::min ? 0.0F
                                                                : static_cast<float>(n - 1) / 2;

@@ -68,10 +68,10 @@ class LibtorchSharded : public OnSharedWorkers {
     return training;
   }
 
-  template <auto kLoss>
+  template <auto kLoss, lt::ShardOptions kOptions = lt::ShardOptions{}>
   static Training train(Reshard reshard, const Options& options) {
-    const auto net =
-        session().replicate<lt::ShardedReplica<Net>>(kSeed, static_cast<std::int64_t>(reshard), options.dropout);
+    const auto net = session().replicate<lt::ShardedReplica<Net, kOptions>>(kSeed, static_cast<std::int64_t>(reshard),
+                                                                            options.dropout);
     auto params = lt::parameters(session(), net);
     sr::TrainStepOptions chosen{.form = sr::StepForm::fully_sharded, .clip_norm = options.clip_norm};
     for (const auto& part : lt::parts(session(), net)) {
@@ -95,14 +95,14 @@ class LibtorchSharded : public OnSharedWorkers {
     return training;
   }
 
-  template <auto kLoss, class Loss>
-  static void expect_same(Reshard reshard, const Options& options, const Loss& loss) {
+  template <auto kLoss, lt::ShardOptions kOptions = lt::ShardOptions{}, class Loss>
+  static void expect_same(Reshard reshard, const Options& options, const Loss& loss, double tolerance = 1e-5) {
     const Training serial = train_serially(options, loss);
-    const Training found = train<kLoss>(reshard, options);
+    const Training found = train<kLoss, kOptions>(reshard, options);
     for (std::size_t i = 0; i < serial.losses.size(); ++i)
-      EXPECT_NEAR(found.losses[i] / serial.losses[i], 1, 1e-5) << "step " << i;
+      EXPECT_NEAR(found.losses[i] / serial.losses[i], 1, tolerance) << "step " << i;
     for (std::size_t i = 0; i < serial.norms.size(); ++i)
-      EXPECT_NEAR(found.norms[i] / serial.norms[i], 1, 1e-5) << "step " << i;
+      EXPECT_NEAR(found.norms[i] / serial.norms[i], 1, tolerance) << "step " << i;
   }
   static double loss_of(const Numbers& numbers) { return numbers.loss; }
   static double loss_of(double loss) { return loss; }
@@ -122,6 +122,71 @@ TEST_P(LibtorchSharded, TrainLikeOneProcessAndGatherOneUnitAtATime) {
   EXPECT_EQ(peak_.units, kBlocks + 2);
   // Padding is at most 16 elements for each of 7 units, and 1030 at the end.
   EXPECT_LE(share_, elements_ / world_size() + 16 * (kBlocks + 3) + 1030);
+}
+
+TEST_P(LibtorchSharded, GatherTheNextUnitBeforeItComputes) {
+  constexpr lt::ShardOptions kAhead{.prefetch = lt::Prefetch::always};
+  expect_same<mean_loss, kAhead>(Reshard::keep, {.clip_norm = 0.5}, serial_mean);
+  EXPECT_EQ(peak_.units, world_size() == 1 ? 2 : 3);
+  expect_same<mean_loss, kAhead>(Reshard::recompute, {.has_groups = true}, serial_mean);
+  EXPECT_EQ(peak_.units, world_size() == 1 ? 2 : 3);
+  expect_same<mean_loss, kAhead>(Reshard::never, {}, serial_mean);
+}
+
+/// A step and an evaluation have orders of their own. The evaluation runs the blocks in another order than the step, and
+/// `count` blocks of it.
+Tensor changing_loss(Net& net, sr::Scattered<const std::int64_t, 2> rows, std::int64_t count) {
+  auto x = net.words(lt::tensor(rows));
+  for (std::int64_t i = 0; i < count; ++i)
+    x = net.blocks[static_cast<std::size_t>(torch::GradMode::is_enabled() ? i : count - 1 - i)]->forward(x);
+  return x.square().mean();
+}
+
+TEST_P(LibtorchSharded, GoOnIfTheNextUnitIsAnother) {
+  constexpr lt::ShardOptions kAhead{.prefetch = lt::Prefetch::always};
+  constexpr lt::ShardOptions kPlain{.prefetch = lt::Prefetch::never};
+  const auto losses = [&]<lt::ShardOptions kOptions>() {
+    const auto net = session().replicate<lt::ShardedReplica<Net, kOptions>>(kSeed, std::int64_t{0}, 0.0);
+    const auto params = lt::parameters(session(), net);
+    auto step = lt::train_step<sr::Adam, changing_loss>(session(), net, params, {.form = sr::StepForm::fully_sharded});
+    auto evaluate = lt::evaluation<changing_loss>(session(), net, params);
+    const auto data = words();
+    std::vector<double> found;
+    for (const std::int64_t count : {4, 2, 3, 3, 1, 4, 4}) {
+      found.push_back(step(data, count, {.learning_rate = kRate}, {.slices = 2}));
+      found.push_back(evaluate(data, 5 - count));
+    }
+    return found;
+  };
+  EXPECT_EQ(losses.operator()<kAhead>(), losses.operator()<kPlain>());
+}
+
+TEST_P(LibtorchSharded, ComputeInBfloat16AndKeepTheParametersExact) {
+  constexpr lt::ShardOptions kMixed{.gather = lt::UnitType::bfloat16};
+  constexpr lt::ShardOptions kAllMixed{
+      .gather = lt::UnitType::bfloat16, .reduce = lt::UnitType::bfloat16, .prefetch = lt::Prefetch::always};
+  expect_same<mean_loss, kMixed>(Reshard::keep, {}, serial_mean, 0.03);
+  expect_same<mean_loss, kAllMixed>(Reshard::recompute, {.has_groups = true}, serial_mean, 0.03);
+
+  const auto net = session().replicate<lt::ShardedReplica<Net, kMixed>>(kSeed, std::int64_t{0}, 0.0);
+  auto params = lt::parameters(session(), net);
+  auto step = lt::train_step<sr::Adam, mean_loss>(session(), net, params, {.form = sr::StepForm::fully_sharded});
+  step(words(), {.learning_rate = 1e-4});
+  const TemporaryFolder folder;
+  lt::save(session(), net, params, folder.path() / "before.safetensors");
+  step(words(), {.learning_rate = 1e-4});
+  lt::load(session(), net, params, folder.path() / "before.safetensors");
+  lt::save(session(), net, params, folder.path() / "after.safetensors");
+  const lt::Safetensors before(folder.path() / "before.safetensors");
+  const lt::Safetensors after(folder.path() / "after.safetensors");
+  for (const std::string& name : before.names()) {
+    EXPECT_EQ(before.tensor(name).scalar_type(), torch::kFloat32) << name;
+    EXPECT_TRUE(before.tensor(name).equal(after.tensor(name))) << name;
+  }
+  EXPECT_FALSE(before.tensor("block1.wide.weight")
+                   .to(torch::kBFloat16)
+                   .to(torch::kFloat32)
+                   .equal(before.tensor("block1.wide.weight")));
 }
 
 TEST_P(LibtorchSharded, MinimizeLossesThatAreNoMeans) {

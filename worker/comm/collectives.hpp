@@ -126,6 +126,20 @@ class CommCore {
   }
   /// All work that was started comes before what follows.
   virtual void join_started() {}
+  /// These two start a collective. Until it is joined, no other work may write to its arrays, or read its result. Like
+  /// start_average, it comes after earlier work of the caller, and later collectives come after it. They return its
+  /// number for join().
+  virtual std::uint64_t start_all_gather(const void* part, void* all, const Division& division) {
+    all_gather(part, all, division);
+    return 0;
+  }
+  virtual std::uint64_t start_reduce_scatter(void* values, void* part, const Division& division, DType dtype,
+                                             Reduction reduction, const RankWeights& weights) {
+    reduce_scatter(values, part, division, dtype, reduction, weights);
+    return 0;
+  }
+  /// This collective comes before what follows. May be called again.
+  virtual void join([[maybe_unused]] std::uint64_t started) {}
   /// Called before and after each operation that a body calls, to record the phase.
   virtual void enter() {}
   virtual void leave() noexcept {}

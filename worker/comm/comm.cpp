@@ -89,7 +89,34 @@ std::vector<std::int64_t> tell_lengths(detail::worker::comm::CommCore& core, con
   return lengths;
 }
 
+detail::worker::comm::Division checked_reduce_scatter(const detail::RawComm& comm, const void* values,
+                                                      std::size_t elements, detail::CommTarget part, DType dtype,
+                                                      Reduction reduction) {
+  check_reduction("reduce_scatter", dtype, reduction);
+  const detail::worker::comm::Division division(elements, comm.core->world_size(), size_of(dtype));
+  check_length("reduce_scatter", division, comm.core->rank(), part.elements);
+  check_place("reduce_scatter", division, comm.core->rank(), part.data, values);
+  return division;
+}
+
+detail::worker::comm::Division checked_all_gather(const detail::RawComm& comm, detail::CommSource part,
+                                                  detail::CommTarget all, detail::PartLengths lengths) {
+  if (lengths.are_given) check_lengths("all_gather", lengths.by_rank, comm.core->world_size());
+  const auto division = lengths.are_given
+                            ? detail::worker::comm::Division(lengths.by_rank, part.element_bytes)
+                            : detail::worker::comm::Division(all.elements, comm.core->world_size(), part.element_bytes);
+  check_length("all_gather", division, comm.core->rank(), part.elements);
+  check_whole("all_gather", division, comm.core->rank(), all.elements);
+  check_place("all_gather", division, comm.core->rank(), part.data, all.data);
+  return division;
+}
+
 }  // namespace
+
+void StartedCollective::join() const {
+  const InCollective mark(*core_);
+  core_->join(number_);
+}
 
 int Comm::rank() const noexcept { return raw_.core->rank(); }
 int Comm::world_size() const noexcept { return raw_.core->world_size(); }
@@ -130,12 +157,16 @@ void all_reduce_value(const RawComm& comm, void* value, DType dtype, Reduction r
 
 void reduce_scatter_bytes(const RawComm& comm, void* values, std::size_t elements, CommTarget part, DType dtype,
                           Reduction reduction) {
-  check_reduction("reduce_scatter", dtype, reduction);
-  const worker::comm::Division division(elements, comm.core->world_size(), size_of(dtype));
-  check_length("reduce_scatter", division, comm.core->rank(), part.elements);
-  check_place("reduce_scatter", division, comm.core->rank(), part.data, values);
+  const auto division = checked_reduce_scatter(comm, values, elements, part, dtype, reduction);
   const worker::comm::InCollective mark(*comm.core, division.all_bytes());
   comm.core->reduce_scatter(values, part.data, division, dtype, reduction, *comm.weights);
+}
+
+std::uint64_t start_reduce_scatter_bytes(const RawComm& comm, void* values, std::size_t elements, CommTarget part,
+                                         DType dtype, Reduction reduction) {
+  const auto division = checked_reduce_scatter(comm, values, elements, part, dtype, reduction);
+  const worker::comm::InCollective mark(*comm.core, division.all_bytes());
+  return comm.core->start_reduce_scatter(values, part.data, division, dtype, reduction, *comm.weights);
 }
 
 void reduce_bytes(const RawComm& comm, void* values, std::size_t elements, DType dtype, Reduction reduction, int root) {
@@ -152,15 +183,15 @@ void broadcast_elements(const RawComm& comm, void* values, std::size_t elements,
 }
 
 void all_gather_bytes(const RawComm& comm, CommSource part, CommTarget all, PartLengths lengths) {
-  if (lengths.are_given) check_lengths("all_gather", lengths.by_rank, comm.core->world_size());
-  const auto division = lengths.are_given
-                            ? worker::comm::Division(lengths.by_rank, part.element_bytes)
-                            : worker::comm::Division(all.elements, comm.core->world_size(), part.element_bytes);
-  check_length("all_gather", division, comm.core->rank(), part.elements);
-  check_whole("all_gather", division, comm.core->rank(), all.elements);
-  check_place("all_gather", division, comm.core->rank(), part.data, all.data);
+  const auto division = checked_all_gather(comm, part, all, lengths);
   const worker::comm::InCollective mark(*comm.core, division.all_bytes());
   comm.core->all_gather(part.data, all.data, division);
+}
+
+std::uint64_t start_all_gather_bytes(const RawComm& comm, CommSource part, CommTarget all) {
+  const auto division = checked_all_gather(comm, part, all, {});
+  const worker::comm::InCollective mark(*comm.core, division.all_bytes());
+  return comm.core->start_all_gather(part.data, all.data, division);
 }
 
 void gather_bytes(const RawComm& comm, CommSource part, CommTarget all, int root, PartLengths lengths) {

@@ -71,20 +71,20 @@ void load(Session& session, const Replicated<Replica<Net>>& net, Shared<T, 1>& p
 /// has the whole model. `params` may be any variable that is divided as the parameters are, such as a state of the step:
 /// `save(session, net, step.state()[0], "run/m.safetensors")`. A session with another number of workers can load these
 /// files, and not a checkpoint of the variables. Throws Error (function) if the name does not end in ".safetensors".
-template <class Net, class T>
-void save(Session& session, const Replicated<ShardedReplica<Net>>& net, const Shared<T, 1>& params,
+template <class Net, ShardOptions kOptions, class T>
+void save(Session& session, const Replicated<ShardedReplica<Net, kOptions>>& net, const Shared<T, 1>& params,
           const std::filesystem::path& file) {
-  using Of = ShardedReplica<Net>;
+  using Of = ShardedReplica<Net, kOptions>;
   session.function(&Of::template save<CpuWorker, T>, &Of::template save<CudaWorker, T>, net, "save")(
       std::filesystem::absolute(file).string(), params);
 }
 
 /// Loads a file into a ShardedReplica, as load() above does. Rank 0 reads the file, and gives the others their parts of one
 /// unit after the other. A rank whose worker was replaced gets its part, unless the form is LoadForm::partial.
-template <class Net, class T>
-LoadReport load(Session& session, const Replicated<ShardedReplica<Net>>& net, Shared<T, 1>& params,
+template <class Net, ShardOptions kOptions, class T>
+LoadReport load(Session& session, const Replicated<ShardedReplica<Net, kOptions>>& net, Shared<T, 1>& params,
                 const std::filesystem::path& file, const LoadOptions& options = {}) {
-  using Of = ShardedReplica<Net>;
+  using Of = ShardedReplica<Net, kOptions>;
   if (options.form == LoadForm::exact) {
     session.function(&Of::template check_file<CpuWorker>, &Of::template check_file<CudaWorker>, net, "load")
         .on_rank(0)(std::filesystem::absolute(file).string(), detail::load_text(file, options));

@@ -54,8 +54,13 @@ struct PeakOfRanks {
 /// the results of steps and evaluations up to rounding, and buffers. All parameters that require a gradient have the type
 /// of the variable. The rest of the constructor may not use the parameters of units.
 ///
+/// `kOptions` are types and prefetch, for example:
+///
+///   constexpr lt::ShardOptions kMixed{.gather = lt::UnitType::bfloat16};
+///   const auto net = session.replicate<lt::ShardedReplica<Net, kMixed>>(seed, arguments...);
+///
 /// Programs call only net(). The functions of training.hpp and files.hpp call the other members.
-template <class Net>
+template <class Net, ShardOptions kOptions>
 class ShardedReplica final {
  public:
   /// For train steps. A loss must not write to the parameters.
@@ -156,7 +161,7 @@ class ShardedReplica final {
 
   template <class Worker, class... Arguments>
   ShardedReplica(Constructed, Worker& worker, std::uint64_t seed, Arguments&&... arguments)
-      : units_(Guard(worker).run([&] { return detail::make_units(worker.rank(), worker.world_size()); })),
+      : units_(Guard(worker).run([&] { return detail::make_units(worker.rank(), worker.world_size(), kOptions); })),
         kept_(made(worker, *units_, seed, std::forward<Arguments>(arguments)...)),
         bound_(Guard(worker).run([&] { return detail::BoundModule(kept_.module(), units_); })) {
     detail::seed_by_rank(seed, worker.rank());
@@ -190,32 +195,31 @@ class ShardedReplica final {
 
 namespace detail {
 
-template <auto kLoss, class Net, class T, class F>
+template <auto kLoss, class Replica, class T, class F>
 struct ShardedBodies;
-template <auto kLoss, class Net, class T, class R, class Module, class... P>
-struct ShardedBodies<kLoss, Net, T, R (*)(Module&, P...)> {
-  static_assert(std::is_same_v<Module, Net>, "the loss is a function of another module than that of the replica");
+template <auto kLoss, class Replica, class T, class R, class Module, class... P>
+struct ShardedBodies<kLoss, Replica, T, R (*)(Module&, P...)> {
+  static_assert(std::is_same_v<Module&, decltype(std::declval<Replica&>().net())>,
+                "the loss is a function of another module than that of the replica");
   using Result = ResultOf<kLoss>;
   using Passed = typename syncrun::detail::PassedOnly<syncrun::detail::TypeList<>, P...>::type;
   template <BackwardOptions kBackward, class Worker>
   static constexpr auto step() {
     using Vector = Local<T, 1>;
-    using Plain = Result (ShardedReplica<Net>::*)(Worker&, Comm&, P..., Vector, Vector);
-    using Summing =
-        Result (ShardedReplica<Net>::*)(Worker&, Comm&, syncrun::detail::GradientCount&, P..., Vector, Vector);
-    if constexpr (kIsSum<R>)
-      return Summing(&ShardedReplica<Net>::template summed_step<kLoss, kBackward, Worker, T, P...>);
-    else return Plain(&ShardedReplica<Net>::template step<kLoss, kBackward, Worker, T, P...>);
+    using Plain = Result (Replica::*)(Worker&, Comm&, P..., Vector, Vector);
+    using Summing = Result (Replica::*)(Worker&, Comm&, syncrun::detail::GradientCount&, P..., Vector, Vector);
+    if constexpr (kIsSum<R>) return Summing(&Replica::template summed_step<kLoss, kBackward, Worker, T, P...>);
+    else return Plain(&Replica::template step<kLoss, kBackward, Worker, T, P...>);
   }
   template <class Worker>
   static constexpr auto evaluate() {
-    using Evaluate = Result (ShardedReplica<Net>::*)(Worker&, Comm&, P..., Local<const T, 1>);
-    return Evaluate(&ShardedReplica<Net>::template evaluate<kLoss, Worker, T, P...>);
+    using Evaluate = Result (Replica::*)(Worker&, Comm&, P..., Local<const T, 1>);
+    return Evaluate(&Replica::template evaluate<kLoss, Worker, T, P...>);
   }
 };
-template <auto kLoss, class Net, class T, class R, class Module, class... P>
-struct ShardedBodies<kLoss, Net, T, R (*)(Module&, P...) noexcept>
-    : ShardedBodies<kLoss, Net, T, R (*)(Module&, P...)> {};
+template <auto kLoss, class Replica, class T, class R, class Module, class... P>
+struct ShardedBodies<kLoss, Replica, T, R (*)(Module&, P...) noexcept>
+    : ShardedBodies<kLoss, Replica, T, R (*)(Module&, P...)> {};
 
 }  // namespace detail
 
@@ -226,8 +230,9 @@ struct ShardedBodies<kLoss, Net, T, R (*)(Module&, P...) noexcept>
 /// Throws Error (usage) if the form of the options is not StepForm::fully_sharded, or if they have a range or average
 /// during the backward pass. A step throws Error (function) also if ranks run different units, or the same in another
 /// order: the message names both.
-template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net, class T>
-auto train_step(Session& session, const Replicated<ShardedReplica<Net>>& net, const Shared<T, 1>& params,
+template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net, ShardOptions kOptions,
+          class T>
+auto train_step(Session& session, const Replicated<ShardedReplica<Net, kOptions>>& net, const Shared<T, 1>& params,
                 const TrainStepOptions& options) {
   const TrainStepOptions named = detail::options_with_name<kLoss>(options);
   if (options.form != StepForm::fully_sharded || options.range || kBackward.average == GradientAverage::during_backward)
@@ -239,20 +244,20 @@ auto train_step(Session& session, const Replicated<ShardedReplica<Net>>& net, co
   constexpr auto kFields = syncrun::detail::kGroupFields<Rule>;
   static_cast<void>(
       syncrun::detail::make_step_plan(options, all, syncrun::detail::GradientForm::mean, kFields));  // checks them
-  const auto places = session.function(&ShardedReplica<Net>::places, net, "train_step").on_rank(0)();
+  const auto places = session.function(&ShardedReplica<Net, kOptions>::places, net, "train_step").on_rank(0)();
   std::vector<std::int64_t> begins;
   for (const ParameterPart& part : parts) begins.push_back(part.begin);
   const auto groups = detail::divide_groups(options.groups, begins, places.span(), session.world_size());
-  using Bodies = detail::ShardedBodies<kLoss, Net, T, decltype(kLoss)>;
+  using Bodies = detail::ShardedBodies<kLoss, ShardedReplica<Net, kOptions>, T, decltype(kLoss)>;
   return syncrun::detail::make_train_step<Rule>(session, net.record(), params, named, &groups,
                                                 Bodies::template step<kBackward, CpuWorker>(),
                                                 Bodies::template step<kBackward, CudaWorker>());
 }
 
 /// Makes an evaluation of a ShardedReplica, as evaluation() in training.hpp does.
-template <auto kLoss, class Net, class T>
-auto evaluation(Session& session, const Replicated<ShardedReplica<Net>>& net, const Shared<T, 1>& params) {
-  using Bodies = detail::ShardedBodies<kLoss, Net, T, decltype(kLoss)>;
+template <auto kLoss, class Net, ShardOptions kOptions, class T>
+auto evaluation(Session& session, const Replicated<ShardedReplica<Net, kOptions>>& net, const Shared<T, 1>& params) {
+  using Bodies = detail::ShardedBodies<kLoss, ShardedReplica<Net, kOptions>, T, decltype(kLoss)>;
   using Made = syncrun::detail::Listed<Evaluation, typename Bodies::Passed, typename Bodies::Result, T>;
   return Made(session.function(Bodies::template evaluate<CpuWorker>(), Bodies::template evaluate<CudaWorker>(), net,
                                syncrun::detail::function_name<kLoss>()),
@@ -265,9 +270,9 @@ struct GatherPeak {
   std::int64_t bytes = 0;  ///< Whole parameters and gradients of units.
 };
 /// Returns it, since the replica was made. Called by the master.
-template <class Net>
-GatherPeak gather_peak(Session& session, const Replicated<ShardedReplica<Net>>& net) {
-  const auto peak = session.function(&ShardedReplica<Net>::peak, net, "gather_peak")();
+template <class Net, ShardOptions kOptions>
+GatherPeak gather_peak(Session& session, const Replicated<ShardedReplica<Net, kOptions>>& net) {
+  const auto peak = session.function(&ShardedReplica<Net, kOptions>::peak, net, "gather_peak")();
   return {peak.units, peak.bytes};
 }
 

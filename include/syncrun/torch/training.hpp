@@ -25,19 +25,20 @@
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/torch_interface.hpp"
+#include "syncrun/torch/units_interface.hpp"
 #include "syncrun/train_step.hpp"
 #include "syncrun/verify.hpp"
 
 namespace syncrun::libtorch {
 
-template <class Net>
+template <class Net, ShardOptions kOptions = ShardOptions{}>
 class ShardedReplica;
 
 namespace detail {
 template <class R>
 inline constexpr bool kIsSharded = false;
-template <class Net>
-inline constexpr bool kIsSharded<ShardedReplica<Net>> = true;
+template <class Net, ShardOptions kOptions>
+inline constexpr bool kIsSharded<ShardedReplica<Net, kOptions>> = true;
 template <class R>
 inline constexpr bool kIsWhole = false;
 template <class Net>

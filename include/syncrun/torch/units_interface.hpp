@@ -28,6 +28,30 @@ enum class Reshard : std::uint8_t {
   never  ///< Its intermediate results and its parameters, until its backward pass is over. Saves one gather.
 };
 
+/// A type in which a ShardedReplica moves or uses values.
+enum class UnitType : std::uint8_t {
+  own,  ///< The type of the variable, float32 or float64.
+  bfloat16
+};
+
+/// Whether the next unit is gathered while a unit computes.
+enum class Prefetch : std::uint8_t {
+  on_gpus,  ///< On CUDA devices only. On CPU devices, it saves no time.
+  never,    ///< One unit less is in memory at a time.
+  always
+};
+
+/// How a ShardedReplica moves and uses its parameters. In a struct, because it is a template argument.
+struct ShardOptions {
+  /// The type in which units are gathered, compute, and have their gradients. The variable, the state and files keep
+  /// their own type. With bfloat16, losses need no Autocast.
+  UnitType gather = UnitType::own;
+  /// The type in which the gradients of all ranks are added. The sum is stored in the type of the variable.
+  UnitType reduce = UnitType::own;
+  /// The first step has no prefetch, because it finds the order.
+  Prefetch prefetch = Prefetch::on_gpus;
+};
+
 namespace detail {
 
 using Tensors = std::vector<::torch::Tensor>;
@@ -80,7 +104,7 @@ struct UnitPeak {
 };
 
 /// Units for a module that is to be constructed, on the device of the innermost Guard.
-SYNCRUN_EXPORT std::shared_ptr<Units> make_units(int rank, int world_size);
+SYNCRUN_EXPORT std::shared_ptr<Units> make_units(int rank, int world_size, ShardOptions options);
 /// The length of a rank's copy of the variable of parameters.
 SYNCRUN_EXPORT std::int64_t elements_of_rank(const Units& units) noexcept;
 /// Since the units were made.

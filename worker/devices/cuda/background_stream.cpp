@@ -27,6 +27,17 @@ void BackgroundStream::join(cudaStream_t worker) {
   check_cuda(cudaStreamWaitEvent(worker, joined_.get()), "cudaStreamWaitEvent");
 }
 
+std::uint64_t BackgroundStream::mark() {
+  Event& event = marks_[mark_count_ % marks_.size()];
+  if (!event) event = Event::make();
+  check_cuda(cudaEventRecord(event.get(), stream_.get()), "cudaEventRecord");
+  return mark_count_++;
+}
+
+void BackgroundStream::join(std::uint64_t mark, cudaStream_t worker) {
+  check_cuda(cudaStreamWaitEvent(worker, marks_[mark % marks_.size()].get()), "cudaStreamWaitEvent");
+}
+
 void BackgroundStream::abandon() noexcept {
   is_ahead_ = false;
   if (is_made()) static_cast<void>(cudaStreamSynchronize(stream_.get()));

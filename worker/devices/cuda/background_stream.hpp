@@ -5,6 +5,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <cstdint>
+
 #include "worker/devices/cuda/owners.hpp"
 
 namespace syncrun::detail::worker::devices::cuda {
@@ -17,6 +20,10 @@ class BackgroundStream {
   /// Orders the next work of `worker` after the work of this stream, if there was a fork since the last join. Throws
   /// Error (cuda).
   void join(cudaStream_t worker);
+  /// Marks the end of the work that the stream has so far. Returns the number of the mark. Throws Error (cuda).
+  std::uint64_t mark();
+  /// Orders the next work of `worker` after a mark. Throws Error (cuda).
+  void join(std::uint64_t mark, cudaStream_t worker);
   /// Called after a call failed. Returns when no work is left on the stream.
   void abandon() noexcept;
 
@@ -29,6 +36,9 @@ class BackgroundStream {
   Stream stream_;
   Event forked_;
   Event joined_;
+  /// Of the last marks. An event of an earlier mark has that of a later one, which comes after it.
+  std::array<Event, 8> marks_;
+  std::uint64_t mark_count_ = 0;
   bool is_ahead_ = false;  // has work that the worker's stream does not wait for yet
 };
 

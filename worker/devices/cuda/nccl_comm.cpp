@@ -329,6 +329,27 @@ bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype
   return true;
 }
 
+std::uint64_t NcclComm::start_all_gather(const void* part, void* all, const comm::Division& division) {
+  const InBackground scope(*this);
+  all_gather(part, all, division);
+  return background_.mark();
+}
+
+/// The keys of a minimum or maximum are in memory that is ordered by the worker's stream, so these are not started.
+std::uint64_t NcclComm::start_reduce_scatter(void* values, void* part, const comm::Division& division, DType dtype,
+                                             Reduction reduction, const comm::RankWeights& weights) {
+  if (reduction == Reduction::min || reduction == Reduction::max) {
+    reduce_scatter(values, part, division, dtype, reduction, weights);
+    static_cast<void>(background_.fork(stream_));
+    return background_.mark();
+  }
+  const InBackground scope(*this);
+  reduce_scatter(values, part, division, dtype, reduction, weights);
+  return background_.mark();
+}
+
+void NcclComm::join(std::uint64_t started) { background_.join(started, stream_); }
+
 // ---- averages -------------------------------------------------------------------------------------------------
 
 /// Returns the operation that averages: a sum of the values, each multiplied by the weight of its rank. NCCL multiplies

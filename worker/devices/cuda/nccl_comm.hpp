@@ -97,6 +97,10 @@ class NcclComm final : public comm::CommCore {
   void start_average(void* values, std::size_t elements, DType dtype, const comm::RankWeights& weights,
                      std::size_t first) override;
   void join_started() override { background_.join(stream_); }
+  std::uint64_t start_all_gather(const void* part, void* all, const comm::Division& division) override;
+  std::uint64_t start_reduce_scatter(void* values, void* part, const comm::Division& division, DType dtype,
+                                     Reduction reduction, const comm::RankWeights& weights) override;
+  void join(std::uint64_t started) override;
   void begin_group() override;
   void end_group() override;
   void drop_group() noexcept override;
