@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/gpu/on_gpus.hpp"
@@ -69,6 +71,66 @@ TEST_P(LibtorchShardedOnGpus, ComputeInBfloat16) {
   for (const auto& mixed : {losses.operator()<kMixed>(), losses.operator()<kAllMixed>()}) {
     for (std::size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(mixed[i] / exact[i], 1, 0.03) << "step " << i;
   }
+}
+
+/// A block whose gather and reduction take about as long as its products, so that an order that is missing shows.
+struct WideBlock : nn::Module {
+  WideBlock() : norm(nn::LayerNormOptions({kFeatures})), wide(kFeatures, kHidden), narrow(kHidden, kFeatures) {
+    register_module("norm", norm);
+    register_module("wide", wide);
+    register_module("narrow", narrow);
+  }
+  Tensor forward(const Tensor& x) {
+    const Tensor normal = lt::layer_norm(x, norm->weight, norm->bias, 1e-5);
+    const Tensor hidden = torch::gelu(lt::linear(normal, wide->weight, wide->bias));
+    return x + lt::linear(hidden, narrow->weight, narrow->bias);
+  }
+
+  static constexpr std::int64_t kFeatures = 1024;
+  static constexpr std::int64_t kHidden = 8192;
+  nn::LayerNorm norm;
+  nn::Linear wide, narrow;
+};
+
+struct WideNet : nn::Module {
+  WideNet() : last(WideBlock::kFeatures, 1) {
+    for (int i = 0; i < 6; ++i)
+      blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<lt::Sharded<WideBlock>>()));
+    register_module("last", last);
+  }
+  std::vector<std::shared_ptr<lt::Sharded<WideBlock>>> blocks;
+  nn::Linear last;
+};
+
+Tensor wide_loss(WideNet& net, sr::Scattered<const float, 2> rows) {
+  auto x = lt::tensor(rows).to(net.last->weight.scalar_type());
+  for (const auto& block : net.blocks) x = block->forward(x);
+  return (net.last(x) - 1).to(torch::kFloat32).square().mean();
+}
+
+TEST_P(LibtorchShardedOnGpus, HaveTheSameLossesWithoutPrefetch) {
+  constexpr std::int64_t kRowCount = 64;
+  std::vector<float> values(kRowCount * WideBlock::kFeatures);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * i % 1009) / 1009 - 0.5F;
+  const auto data = session().data(values, sr::Shape{kRowCount, WideBlock::kFeatures});
+  const auto losses = [&]<lt::ShardOptions kOptions>() {
+    const auto net = session().replicate<lt::ShardedReplica<WideNet, kOptions>>(kSeed);
+    const auto params = lt::parameters(session(), net);
+    auto step = lt::train_step<sr::Adam, wide_loss>(session(), net, params, {.form = sr::StepForm::fully_sharded});
+    std::vector<double> found;
+    for (int i = 0; i < 8; ++i) found.push_back(step(data, {.learning_rate = 1e-4}));
+    return found;
+  };
+  const auto expect_near = [](const std::vector<double>& found, const std::vector<double>& wanted, double tolerance) {
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i] / wanted[i], 1, tolerance) << "step " << i;
+  };
+  constexpr auto kBfloat16 = lt::UnitType::bfloat16;
+  const auto exact = losses.operator()<lt::ShardOptions{.prefetch = lt::Prefetch::never}>();
+  expect_near(losses.operator()<lt::ShardOptions{}>(), exact, 1e-5);
+  const auto mixed = losses.operator()<lt::ShardOptions{.gather = kBfloat16, .prefetch = lt::Prefetch::never}>();
+  expect_near(losses.operator()<lt::ShardOptions{.gather = kBfloat16}>(), mixed, 1e-5);
+  expect_near(losses.operator()<lt::ShardOptions{.gather = kBfloat16, .reduce = kBfloat16}>(), mixed, 0.03);
+  expect_near(mixed, exact, 0.05);
 }
 
 /// NCCL does not notice it.
