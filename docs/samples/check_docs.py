@@ -13,7 +13,8 @@ and a block of differences under one that names two files, and maybe which of th
 
     <!-- diff: demos/a.cpp demos/b.cpp [2-4,7] -->  what becomes of a.cpp in b.cpp, at the second to fourth place and the 7th
 
-usage: check_docs.py ROOT code                    every block is its sample's text, or its difference; every relative link leads somewhere
+usage: check_docs.py ROOT code                    every block is its sample's text, or its difference; every relative link leads
+                                                  somewhere; a page with a loop that builds programs builds all
        check_docs.py ROOT outputs FILE BIN [SYNCRUN]
                                                   the blocks of output in FILE, run in folder BIN
        check_docs.py --write ...                  the same, but mends the documents
@@ -132,6 +133,10 @@ class Check:
             for match in LINK.finditer(prose):
                 if "://" not in match["target"] and not (document.parent / match["target"]).exists():
                     self.complain(document, text, match.start(), f"a link that leads nowhere: {match['target']}")
+            loop = re.search(r"^for name in (.*); do$", text, re.MULTILINE)  # the page's commands that build its programs
+            for match in re.finditer(r"<!-- run: [^\n]*\./(\w+)", text) if loop else ():
+                if match[1] not in loop[1].split():
+                    self.complain(document, text, match.start(), f"the loop on this page does not build {match[1]}")
 
     def outputs(self, document: Path, folder: Path, syncrun: str) -> None:
         same = lambda shown, printed: comparable(shown) == comparable(printed)  # noqa: E731
