@@ -69,7 +69,7 @@ class Configuration:
     source: Path = ROOT
     may_be_reference: bool = False  # it may have the same compile commands
     is_built: bool = False  # and run, instead of being compared
-    has_its_own_sources: bool = False  # only the units that have sources which the reference has not are checked
+    has_cuda: bool = False  # only the units with other sources than the reference, or with a definition *_HAVE_CUDA, are checked
     is_only_configured: bool = False  # too slow to read here; .ci/run compiles asan and tsan in turn, scripts/fuzz.sh fuzz
 
 
@@ -192,8 +192,9 @@ def new_units(configurations: list[Configuration], folders: list[Path]) -> list[
         if configuration.is_only_configured:
             continue
         units = units_of(folder)
-        if configuration.has_its_own_sources:
-            units = {unit for unit in units if not sources.issuperset(unit.sources)}
+        if configuration.has_cuda:
+            units = {unit for unit in units if not sources.issuperset(unit.sources)
+                     or any(re.fullmatch(r"-D\w+_HAVE_CUDA", option) for option in unit.options)}
         if units == reference and not configuration.may_be_reference:
             raise SystemExit(f"error: {configuration.name}: the compile commands are those of the reference. Install what "
                              "this configuration leaves out, or correct its options")
@@ -238,7 +239,7 @@ def sanitized() -> list[Configuration]:
 
 
 def all_configurations(cmake: str, project: Path) -> list[Configuration]:
-    cuda = [Configuration("CUDA, newest CMake", CUDA, cmake=cmake, has_its_own_sources=True)]
+    cuda = [Configuration("CUDA, newest CMake", CUDA, cmake=cmake, has_cuda=True)]
     fetched = (f"FETCHCONTENT_SOURCE_DIR_SYNCRUN={ROOT}", "CMAKE_CXX_STANDARD=23", "CMAKE_BUILD_TYPE=Debug",
                "CMAKE_CXX_FLAGS_DEBUG=")  # without debug information, which takes long to write
     return [
@@ -267,6 +268,8 @@ def main(names: list[str]) -> int:
             raise SystemExit(f"error: no configuration is named {', '.join(unknown)}")
         chosen = [reference, *(each for each in others if not names or any(name in each.name for name in names))]
         folders = [Path(temporary) / str(number) for number in range(len(chosen))]
+        if not shutil.which("nvcc"):
+            say("Left out: CUDA, because there is no nvcc")
         say(f"Configuring {len(chosen)} builds")
         for configuration, output in zip(chosen, threads.map(configure, chosen, folders)):
             if output:
@@ -280,7 +283,7 @@ def main(names: list[str]) -> int:
                 say(f"{configuration.name}: {len(units)} new units")
                 outputs = precompile_headers(folder, units)
                 outputs += threads.map(read, units, [folder] * len(units))
-                outputs += threads.map(missing_exports, units, [folder] * len(units)) if "CUDA" in configuration.name else []
+                outputs += threads.map(missing_exports, units, [folder] * len(units)) if configuration.has_cuda else []
             failures += [f"error: {configuration.name}: {output}" for output in outputs if output]
     for failure in failures:
         print(failure, file=sys.stderr)

@@ -22,6 +22,9 @@ endif()
 if(EXTRA)
   target_compile_definitions(parts PRIVATE EXTRA)
 endif()
+if(CUDA)
+  target_compile_definitions(parts PRIVATE PARTS_HAVE_CUDA)
+endif()
 """
 FIRST = "namespace { struct Variables { int first; }; }\nint first(Variables v) { return v.first; }\n"
 SECOND = "namespace { struct %s { int second; }; }\nint second(%s v) { return v.second; }\n"
@@ -41,9 +44,9 @@ class Configurations(unittest.TestCase):
     def write(self, name, text):
         (self.source / name).write_text(text, encoding="utf-8")
 
-    def configure(self, name, *options):
+    def configure(self, name, *options, has_cuda=False):
         build = self.folder / name
-        configuration = Configuration(name, (f"CMAKE_CXX_COMPILER={COMPILER}", *options), source=self.source)
+        configuration = Configuration(name, (f"CMAKE_CXX_COMPILER={COMPILER}", *options), source=self.source, has_cuda=has_cuda)
         self.assertEqual(configurations.configure(configuration, build), "")
         return configuration, build
 
@@ -61,6 +64,13 @@ class Configurations(unittest.TestCase):
     def test_a_name_that_clashes_is_found_though_an_option_separates_the_sources(self):
         self.write("second.cpp", SECOND % ("Variables", "Variables"))
         self.assertIn("Variables", self.errors("build", "FAST=ON")[0])
+
+    def test_a_name_that_clashes_only_with_cuda_is_found(self):
+        self.write("second.cpp", "#ifdef PARTS_HAVE_CUDA\n" + SECOND % ("Variables", "Variables") + "#endif\n")
+        self.assertEqual(self.errors("build"), [""])
+        builds = [self.configure("reference"), self.configure("CUDA", "CUDA=ON", has_cuda=True)]
+        (_, build, units), = configurations.new_units([each for each, _ in builds], [build for _, build in builds])
+        self.assertIn("Variables", "".join(configurations.read(unit, build) for unit in units))
 
     def test_only_what_differs_is_new(self):
         builds = [self.configure("reference"), self.configure("other", "EXTRA=ON"), self.configure("again", "EXTRA=ON")]
