@@ -20,7 +20,7 @@ enum class Reduction : std::uint8_t {
   max,     ///< Largest. NaN if one of the values is NaN.
   prod,    ///< Product in rank order.
   gather,  ///< No reduction: the values are concatenated along the rows, in the order of the ranks and slices.
-};
+};         // gather stays the last one: by its number, the code for GPUs notices a new reduction
 
 /// The name of a reduction: "avg", "sum", ...
 SYNCRUN_EXPORT std::string_view to_string(Reduction reduction) noexcept;

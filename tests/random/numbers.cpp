@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 namespace random_test {
 namespace {
@@ -42,11 +43,12 @@ double reduce(const std::vector<double>& terms, sr::Reduction reduction, const R
       for (const double term : terms) result += term;
       slack = std::max(slack, all.slack(rounding));
       break;
-    default: {
+    case sr::Reduction::avg:
       for (const double term : terms) result += term;
       slack = std::max(slack, all.magnitude / all.count * (4 * rounding.unit + 2 * all.count * rounding.steps));
       result /= all.count;
-    }
+      break;
+    case sr::Reduction::gather: throw std::logic_error("gather reduces nothing");
   }
   return rounding.round(result);
 }

@@ -7,16 +7,6 @@ namespace {
 
 using sr::Reduction;
 
-const char* name_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum: return "sum";
-    case Reduction::max: return "max";
-    case Reduction::min: return "min";
-    case Reduction::avg: return "avg";
-    default: return "prod";
-  }
-}
-
 template <class T>
 Reduction choose_reduction(Choices& choices) {
   const bool averages = sr::FloatingElement<T> && choices.chance(25);
@@ -111,7 +101,7 @@ void change_copies(Program& program, Choices& choices, Variable<T>& variable) {
       const auto reduction = choose_reduction<T>(choices);
       const std::vector<Numbers> contents(count, reduced(copies_of(variable), reduction, rounding));
       const auto route = choices.one_of({sr::Route::device, sr::Route::device, sr::Route::host});
-      replace(program, variable, std::string("all_reduce(") + name_of(reduction) + ")", all, contents, true,
+      replace(program, variable, "all_reduce(" + std::string(to_string(reduction)) + ")", all, contents, true,
               [&] { variable.handle.all_reduce(reduction, {.route = route}); });
       return;
     }
@@ -121,7 +111,7 @@ void change_copies(Program& program, Choices& choices, Variable<T>& variable) {
       const auto reduction = choose_reduction<T>(choices);
       std::vector<Numbers> contents = copies_of(variable);
       contents[static_cast<std::size_t>(root)] = reduced(copies_of(variable), reduction, rounding);
-      if (!replace(program, variable, std::string("reduce(") + name_of(reduction) + ", root " + text_of(root) + ")",
+      if (!replace(program, variable, "reduce(" + std::string(to_string(reduction)) + ", root " + text_of(root) + ")",
                    all, contents, std::nullopt, [&] { variable.handle.reduce(reduction, root); })) {
         return;
       }
@@ -140,7 +130,7 @@ void change_copies(Program& program, Choices& choices, Variable<T>& variable) {
         parts.push_back(rows_of(sum, begin, end));
         begin = end;
       }
-      replace(program, variable, std::string("reduce_scatter(") + name_of(reduction) + ")", all, parts, std::nullopt,
+      replace(program, variable, "reduce_scatter(" + std::string(to_string(reduction)) + ")", all, parts, std::nullopt,
               [&] { variable.handle.reduce_scatter(reduction); });
     }
   }
@@ -182,7 +172,7 @@ void look(Program& program, Choices& choices, Variable<T>& variable) {
     case 2: {
       if (!have_one_shape(variable)) return;
       const auto reduction = choose_reduction<T>(choices);
-      return read(std::string("reduce(") + name_of(reduction) + ")", all, [&](const std::string& text) {
+      return read("reduce(" + std::string(to_string(reduction)) + ")", all, [&](const std::string& text) {
         const auto got = variable.handle.reduce(reduction);
         compare(numbers_of(got.span(), got.rows(), got.shape()[1]), reduced(copies_of(variable), reduction, rounding),
                 text);
@@ -242,8 +232,8 @@ void change_two(Program& program, Choices& choices, Variable<T>& first) {
   Variable<T>& second = *choices.one_of(others);
   const auto reduction = choose_reduction<T>(choices);
   const auto rounding = rounding_of<T>();
-  const auto call =
-      program.begin_transfer("all_reduce({" + first.name + ", " + second.name + "}, " + name_of(reduction) + ")", all);
+  const auto call = program.begin_transfer(
+      "all_reduce({" + first.name + ", " + second.name + "}, " + std::string(to_string(reduction)) + ")", all);
   program.use(*call, first);
   program.use(*call, second);
   const bool is_ambiguous = program.is_ambiguous(first, all) || program.is_ambiguous(second, all);

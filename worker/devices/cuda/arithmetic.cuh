@@ -30,6 +30,7 @@ struct Arithmetic<__nv_bfloat16> {
 /// An average is a sum here, because the values are already multiplied by their weights.
 template <class A>
 __device__ inline A combine(Reduction reduction, A a, A b) {
+  static_assert(static_cast<int>(Reduction::gather) == 5, "say how the new reduction combines two values");
   switch (reduction) {
     case Reduction::min: return b < a || b != b ? b : a;  // NaN if one of them is NaN
     case Reduction::max: return a < b || b != b ? b : a;

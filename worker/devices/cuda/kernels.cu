@@ -195,6 +195,7 @@ T identity(Reduction reduction) {
   // Infinity is used instead of the largest value. For 16-bit types, the value is converted from float.
   const A most = Limits::has_infinity ? Limits::infinity() : Limits::max();
   const A least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  static_assert(static_cast<int>(Reduction::gather) == 5, "say which value does not change the new reduction");
   switch (reduction) {
     case Reduction::prod: return static_cast<T>(A{1});
     case Reduction::min: return static_cast<T>(most);
