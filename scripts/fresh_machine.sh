@@ -4,8 +4,10 @@
 #   demo      the first command, as root, then again, and then a program against what it has built
 #   gpt       the command of the GPT demo, as a user with sudo
 #   project   "In a CMake project", as root
-#   packages  makes the packages twice, in two folders, and compares them. Then "Install", as root: installs them, trains
-#             on the digits, builds programs, and removes everything
+#   package   "Install", as root: makes the packages there, installs them, and trains on the digits
+#   packages  makes the packages twice here, in two folders, and compares them. Then installs them on machines without a
+#             compiler, as root: trains on the digits, builds programs, and removes everything
+#   test      the command for the tests, as a user with sudo. Runs only those with the label `unit`
 #   blas      the first command where there is only the reference BLAS, as a user with sudo
 #   stops     what scripts do after Ctrl-C, without a network, and without root
 # The roots take their packages from where this machine takes its own. The script requires root and Debian 12, and leaves
@@ -126,10 +128,13 @@ project_block() {
     fail 'README.md has no such block in "In a CMake project"'
 }
 
-# A program against the installed package, as README.md builds it.
+# The first program of README.md against the installed package, as README.md builds and runs it.
 build_project() {
-  cp -r "$root/tests/project/stranger" "$machine/project"
+  mkdir "$machine/project"
+  cp "$root/tests/project/stranger/CMakeLists.txt" "$machine/project"
+  cp "$root/docs/samples/squares.cpp" "$machine/project/main.cpp"
   expect "A project of a user" in_machine root /project "$(project_block 2)"
+  grep -qx 204 "$folder/log" || { cat "$folder/log" && fail "expected the sum of the squares, 204"; }
 }
 
 part_demo() {
@@ -165,10 +170,10 @@ packages_of() {
   expect "Making packages in $folder" "$folder/scripts/package.sh" -DSYNCRUN_CUDA=OFF "$@"
 }
 
-# install_block: prints the commands of "Install" which install packages and run the first program.
+# install_block: prints the commands of "Install", each in three lines. The first one makes the packages.
 install_block() {
   awk '/^## /{ inside = $0 == "## Install" } /^```/{ block = $0 == "```sh" && inside; next } block' "$readme" |
-    grep -v '^scripts/package.sh' | sed -e "s/.*/echo '== &'\n&\n[ \$? = 0 ] || exit/" | grep . ||
+    sed -e "s/.*/echo '== &'\n&\n[ \$? = 0 ] || exit/" | grep . ||
     fail 'README.md has no block of commands in "Install"'
 }
 
@@ -177,6 +182,12 @@ install_block() {
 list_files() {
   (cd "$machine" && find . -xdev -regextype egrep \
     -regex '\./(syncrun|root|proc|dev|tmp|run|var/(cache|log|lib/apt|lib/dpkg/.*-old))' -prune -o -print) | sort >"$1"
+}
+
+part_package() {
+  new_machine "package, as root"
+  expect "Install" in_machine root /syncrun "$(install_block)"
+  has 'test accuracy: 9'
 }
 
 part_packages() {
@@ -196,7 +207,7 @@ part_packages() {
   in_machine root /syncrun 'apt-get update && apt-get install -y --download-only ./build/packages/*.deb' \
     >"$folder/log" 2>&1 || { cat "$folder/log" && fail "the dependencies of the packages cannot be downloaded"; }
   list_files "$folder/before"
-  expect "The packages and the digits" in_machine root /syncrun "$(install_block)"
+  expect "The packages and the digits" in_machine root /syncrun "$(install_block | tail -n +4)"
   has 'test accuracy: 9'
   in_machine root / 'syncrun help nodes' >"$folder/log"
   has 'More: /usr/share/doc/syncrun/docs/nodes.md'
@@ -249,6 +260,15 @@ part_blas() {
   has openblas
 }
 
+part_test() {
+  new_machine "test, as a user with sudo"
+  sudo_for_user
+  local command
+  command=$(command_of_readme scripts/test.sh)
+  expect "The tests" in_machine user /syncrun "${command%%#*} -L unit"
+  has '100% tests passed'
+}
+
 # refused USER: starts the demo, which must fail.
 refused() {
   ! in_machine "$1" /syncrun scripts/demo.sh >"$folder/log" 2>&1 || fail "expected scripts/demo.sh to fail"
@@ -293,11 +313,11 @@ cpu_s() { awk -v ticks="$(getconf CLK_TCK)" '{ printf "%d", ($16 + $17) / ticks 
 parts=()
 for argument in "$@"; do
   case "$argument" in
-    demo | gpt | project | packages | blas | stops) parts+=("$argument") ;;
-    *) fail "expected a part out of demo, gpt, project, packages, blas and stops, got $argument" ;;
+    demo | gpt | project | package | packages | test | blas | stops) parts+=("$argument") ;;
+    *) fail "expected a part out of demo, gpt, project, package, packages, test, blas and stops, got $argument" ;;
   esac
 done
-[ "${#parts[@]}" -gt 0 ] || parts=(stops packages project demo blas gpt)
+[ "${#parts[@]}" -gt 0 ] || parts=(stops package packages project demo blas gpt test)
 begin=$SECONDS
 say "Making a minimal root of Debian 12"
 make_base
