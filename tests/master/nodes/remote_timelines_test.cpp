@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <sstream>
 #include <string>
@@ -101,14 +102,16 @@ class TimelinesOfAnotherNode : public testing::Test {
 };
 
 TEST_F(TimelinesOfAnotherNode, NeverEndAfterTheReceiptAlthoughTheClockThereIsFast) {
+  const auto before = std::chrono::steady_clock::now();
   begin();
   send(1, 2);
-  run(1, 2, 0, 0, 1000 * kMs);  // 1 s, it says
+  run(1, 2, 0, 0, 3'600'000 * kMs);  // an hour, it says
   report(2);
   profiler->end(1);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - before;
   const auto spans = spans_of(3);
   ASSERT_EQ(spans.size(), 3U);
-  EXPECT_LT(spans.back().end_ms - spans.back().begin_ms, 500);
+  EXPECT_LE(spans.back().end_ms - spans.back().begin_ms, took.count());
 }
 
 TEST_F(TimelinesOfAnotherNode, ComeWithTheTotalsOfTheRank) {
