@@ -27,7 +27,8 @@ std::string_view in_words(protocol::CommandKind kind) {
     case Kind::collective: return "(collective)";
     case Kind::transfer:
     case Kind::move: return "(moves values)";
-    case Kind::files: return "(files)";
+    case Kind::files:
+    case Kind::look: return "(files)";
     case Kind::free:
     case Kind::unpin:
     case Kind::unmap: return "(frees memory)";
