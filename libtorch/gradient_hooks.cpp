@@ -88,12 +88,12 @@ std::exception_ptr GradientHooks::end_pass() {
 }
 
 void GradientHooks::attach(const std::vector<BoundParameter>& parameters) {
-  nodes_.resize(parameters.size());
+  graph_nodes_.resize(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto node = ::torch::autograd::impl::grad_accumulator(parameters[i].tensor);
-    if (node == nodes_[i]) continue;
+    if (node == graph_nodes_[i]) continue;
     node->add_post_hook(std::make_unique<Hook>(weak_from_this(), i));
-    nodes_[i] = std::move(node);
+    graph_nodes_[i] = std::move(node);
   }
 }
 
@@ -101,7 +101,7 @@ void GradientHooks::attach(const std::vector<BoundParameter>& parameters) {
 void GradientHooks::add_unused(const ::torch::Tensor& loss) {
   const auto used = reachable_nodes(loss);
   const MutexLock lock(mutex_);
-  for (std::size_t i = 0; i < nodes_.size(); ++i) is_final_[i] = !used.contains(nodes_[i].get());
+  for (std::size_t i = 0; i < graph_nodes_.size(); ++i) is_final_[i] = !used.contains(graph_nodes_[i].get());
   report_end();
 }
 

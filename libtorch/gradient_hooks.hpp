@@ -47,7 +47,7 @@ class GradientHooks : public std::enable_shared_from_this<GradientHooks> {
   void report_end() SYNCRUN_REQUIRES(mutex_);
 
   // The graph refers to these nodes weakly, and a node that is made again has no hook.
-  std::vector<std::shared_ptr<::torch::autograd::Node>> nodes_;
+  std::vector<std::shared_ptr<::torch::autograd::Node>> graph_nodes_;
   syncrun::detail::os::Mutex mutex_;  // LibTorch may run hooks on several threads, one for each device
   const Pass* pass_ SYNCRUN_GUARDED_BY(mutex_) = nullptr;
   std::vector<bool> is_final_ SYNCRUN_GUARDED_BY(mutex_);

@@ -5,10 +5,10 @@
 namespace syncrun::detail::master::devices {
 
 bool RankDevices::span_nodes(const protocol::RankSet& ranks) const noexcept {
-  if (nodes_.size() <= 1) return false;
-  const auto first = std::find_if(nodes_.begin(), nodes_.end(),
+  if (places_.size() <= 1) return false;
+  const auto first = std::find_if(places_.begin(), places_.end(),
                                   [rank = ranks.first()](const protocol::NodePlace& node) { return node.has(rank); });
-  if (first == nodes_.end()) return false;
+  if (first == places_.end()) return false;
   return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return !first->has(rank); });
 }
 
@@ -16,7 +16,7 @@ bool RankDevices::go_through_host(int from, int to) const noexcept {
   const bool is_from_gpu = kind_of(from) == DeviceKind::cuda;
   const bool is_to_gpu = kind_of(to) == DeviceKind::cuda;
   const auto has_one = [&](const protocol::NodePlace& node) { return node.has(from) != node.has(to); };
-  if (std::any_of(nodes_.begin(), nodes_.end(), has_one)) return is_from_gpu || is_to_gpu;
+  if (std::any_of(places_.begin(), places_.end(), has_one)) return is_from_gpu || is_to_gpu;
   return is_from_gpu && (!is_to_gpu || closed_.has(from));
 }
 

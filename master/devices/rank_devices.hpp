@@ -17,7 +17,7 @@ class RankDevices {
   RankDevices() = default;
   /// `devices` is by rank. `nodes` is empty if there is only one.
   explicit RankDevices(std::vector<DeviceId> devices, std::vector<protocol::NodePlace> nodes = {})
-      : devices_(std::move(devices)), nodes_(std::move(nodes)) {
+      : devices_(std::move(devices)), places_(std::move(nodes)) {
     for (const auto& device : devices_) by_kind_.add(device.kind);
   }
 
@@ -43,7 +43,7 @@ class RankDevices {
 
  private:
   std::vector<DeviceId> devices_;
-  std::vector<protocol::NodePlace> nodes_;
+  std::vector<protocol::NodePlace> places_;
   protocol::RankKinds by_kind_;
   protocol::RankSet closed_;  // to peers
 };

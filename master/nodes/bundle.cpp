@@ -21,8 +21,8 @@ constexpr Bundle::Piece kNoPiece = std::numeric_limits<Bundle::Piece>::max();
 Bundle::Bundle(MessageReader& message) : command_(message.get<std::uint64_t>()), of_each_(message.get<std::uint8_t>()) {
   if (of_each_ == 0 || of_each_ > kMostOfEach) throw_unreadable("the rows of pieces are too long");
   const auto sizes = message.get_list<std::uint64_t>();
-  nodes_ = message.get_list<int>();
-  rows_.resize(nodes_.size() * of_each_);
+  receivers_ = message.get_list<int>();
+  rows_.resize(receivers_.size() * of_each_);
   message.get_all(std::span(rows_));
   for (const std::uint64_t size : sizes) pieces_.push_back(message.get_bytes(size));
   const auto is_unknown = [this](Piece piece) { return piece >= pieces_.size(); };
@@ -42,22 +42,22 @@ Bundle::Piece Bundle::add_piece_unless(std::optional<Piece> like, std::span<cons
 }
 
 void Bundle::add(int node, std::span<const Piece> pieces) {
-  nodes_.push_back(node);
+  receivers_.push_back(node);
   rows_.insert(rows_.end(), pieces.begin(), pieces.end());
 }
 
 std::optional<std::vector<std::byte>> Bundle::message_of(int node) const {
-  const auto found = std::lower_bound(nodes_.begin(), nodes_.end(), node);
-  if (found == nodes_.end() || *found != node) return std::nullopt;
+  const auto found = std::lower_bound(receivers_.begin(), receivers_.end(), node);
+  if (found == receivers_.end() || *found != node) return std::nullopt;
   std::vector<std::byte> message;
-  for (const Piece piece : pieces_of(static_cast<std::size_t>(found - nodes_.begin())))
+  for (const Piece piece : pieces_of(static_cast<std::size_t>(found - receivers_.begin())))
     message.insert(message.end(), pieces_[piece].begin(), pieces_[piece].end());
   return message;
 }
 
 std::optional<std::vector<std::byte>> Bundle::part_of(const NodeTree::Branch& branch) const {
-  const auto begin = std::lower_bound(nodes_.begin(), nodes_.end(), branch.child);
-  const auto end = std::lower_bound(begin, nodes_.end(), branch.end);
+  const auto begin = std::lower_bound(receivers_.begin(), receivers_.end(), branch.child);
+  const auto end = std::lower_bound(begin, receivers_.end(), branch.end);
   if (begin == end) return std::nullopt;
   std::vector<Piece> numbers(pieces_.size(), kNoPiece);  // by piece: its number in the message
   std::vector<std::uint64_t> sizes;
@@ -65,7 +65,7 @@ std::optional<std::vector<std::byte>> Bundle::part_of(const NodeTree::Branch& br
   std::vector<Piece> rows;
   std::size_t bytes = 0;
   for (auto node = begin; node != end; ++node) {
-    for (const Piece piece : pieces_of(static_cast<std::size_t>(node - nodes_.begin()))) {
+    for (const Piece piece : pieces_of(static_cast<std::size_t>(node - receivers_.begin()))) {
       if (numbers[piece] == kNoPiece) {
         numbers[piece] = static_cast<Piece>(used.size());
         used.push_back(pieces_[piece]);
@@ -79,8 +79,9 @@ std::optional<std::vector<std::byte>> Bundle::part_of(const NodeTree::Branch& br
   message.reserve(bytes + sizes.size() * sizeof(std::uint64_t) + rows.size() * (sizeof(Piece) + sizeof(int)) + 64);
   message.put(command_, static_cast<std::uint8_t>(of_each_));
   message.put_list(std::span<const std::uint64_t>(sizes));
-  message.put_list(std::span<const int>(nodes_).subspan(static_cast<std::size_t>(begin - nodes_.begin()),
-                                                        static_cast<std::size_t>(end - begin)));
+  message.put_list(
+      std::span<const int>(receivers_)
+          .subspan(static_cast<std::size_t>(begin - receivers_.begin()), static_cast<std::size_t>(end - begin)));
   message.put_all(std::span<const Piece>(rows));
   for (const auto piece : used) message.put_bytes(piece);
   return message.take();

@@ -37,7 +37,7 @@ class Bundle {
   /// The node gets these pieces. Nodes are added in the order of their numbers.
   void add(int node, std::span<const Piece> pieces);
 
-  const std::vector<int>& nodes() const noexcept { return nodes_; }
+  const std::vector<int>& nodes() const noexcept { return receivers_; }
   /// Returns the message of a node, or nothing if the bundle has none for it.
   std::optional<std::vector<std::byte>> message_of(int node) const;
   /// Returns a message of the kind bundle for the nodes of a branch, or nothing if the bundle has none for them.
@@ -50,8 +50,8 @@ class Bundle {
   std::size_t of_each_;
   std::vector<std::span<const std::byte>> pieces_;
   std::deque<std::vector<std::byte>> owned_;  // the bytes of pieces that were added here
-  std::vector<int> nodes_;
-  std::vector<Piece> rows_;  // the pieces of each node, one row after the other
+  std::vector<int> receivers_;                // numbers of nodes, ascending
+  std::vector<Piece> rows_;                   // the pieces of each node, one row after the other
 };
 
 }  // namespace syncrun::detail::master::nodes

@@ -25,12 +25,12 @@ RemoteNodes::RemoteNodes(Mailbox& mailbox, protocol::ControlBlock control, const
       timelines_(control, memory.segment),
       arrays_(static_cast<std::size_t>(control.world_size()) * protocol::kInboxSize) {
   for (std::size_t node = 1; node < places.size(); ++node)
-    nodes_.push_back({.place = places[node], .told = 0, .rows = {}});
+    others_.push_back({.place = places[node], .told = 0, .rows = {}});
 }
 
 template <class Visit>
 void RemoteNodes::for_each_node_of(const protocol::RankSet& ranks, Visit&& visit) {
-  for (Node& node : nodes_) {
+  for (Node& node : others_) {
     const protocol::RankSet::Part here = node.place.ranks_of(ranks);
     if (here.begin() != here.end()) visit(node);
   }
@@ -141,7 +141,7 @@ void RemoteNodes::shorten_changes(const protocol::RankSet& ranks) {
 
 void RemoteNodes::tell_after_changes(MessageKind kind, std::span<const std::byte> rest) {
   changes_.shorten(0);
-  for (Node& node : nodes_) {
+  for (Node& node : others_) {
     MessageWriter message(kind);
     put_heap_changes(message, memory_.segment, changes_, node.told);
     message.put_bytes(rest);
@@ -166,7 +166,7 @@ void RemoteNodes::send_bulk(const Node& node, std::span<const SegmentRange> rows
 /// A node that gets no commands still has to learn of the changes, with its next command.
 void RemoteNodes::forget_changes() noexcept {
   std::uint64_t known = changes_.end();
-  for (const Node& node : nodes_) known = std::min(known, node.told);
+  for (const Node& node : others_) known = std::min(known, node.told);
   changes_.forget(known);
 }
 

@@ -87,7 +87,7 @@ class RemoteNodes {
   os::HeapLog changes_;
   std::uint64_t published_ = 0;  // the end of the changes when the last command was published
   TimelineReceiver timelines_;
-  std::vector<Node> nodes_;  // the other nodes: node n at n - 1
+  std::vector<Node> others_;  // node n at n - 1
   std::vector<std::vector<std::uint64_t>> arrays_;
 };
 

@@ -150,7 +150,7 @@ std::shared_ptr<RemoteQueue> RemoteQueues::open(QueueStart start) {
   }
   MessageWriter rest;
   put_queue_start(rest, start);
-  nodes_.tell_after_changes(MessageKind::open_queue, rest.take());
+  remote_nodes_.tell_after_changes(MessageKind::open_queue, rest.take());
   return queue;
 }
 

@@ -109,7 +109,7 @@ class RemoteQueues {
 
   /// `names` are those of all nodes. Refers to `nodes` and `to_master` as long as it lives.
   RemoteQueues(SendToAll send_to_all, RemoteNodes& nodes, os::Doorbell& to_master, std::vector<std::string> names)
-      : send_to_all_(std::move(send_to_all)), nodes_(nodes), to_master_(to_master), names_(std::move(names)) {}
+      : send_to_all_(std::move(send_to_all)), remote_nodes_(nodes), to_master_(to_master), names_(std::move(names)) {}
 
   const std::string& name_of(int node) const { return names_[static_cast<std::size_t>(node)]; }
   /// Starts the producers of a queue on all other nodes, and does not wait. Sets the number of the queue. Called by the
@@ -132,7 +132,7 @@ class RemoteQueues {
   std::shared_ptr<RemoteQueue> find(std::uint64_t number);
 
   SendToAll send_to_all_;
-  RemoteNodes& nodes_;
+  RemoteNodes& remote_nodes_;
   os::Doorbell& to_master_;
   std::vector<std::string> names_;
   std::atomic<bool> has_queues_ = false;

@@ -33,7 +33,7 @@ bool SignsOfLife::is_silent(int node, std::chrono::nanoseconds waited, os::Milli
 /// A node whose last signs came a little later is silent for the same reason. Half of the limit is several beats.
 std::vector<int> SignsOfLife::also_silent(int node) const {
   std::vector<int> others;
-  for (int other = 0; other < nodes_.count(); ++other) {
+  for (int other = 0; other < known_nodes_.count(); ++other) {
     if (other != node && os::Clock::duration(at(other).silent_ns.load()) >= limits_.silence / 2)
       others.push_back(other);
   }
@@ -46,17 +46,17 @@ std::optional<Error> SignsOfLife::silence_of(int node, std::chrono::nanoseconds 
   const std::string end = " (--node-timeout sets another limit)";
   if (node == kMasterNode) {
     return Error(ErrorKind::worker_lost,
-                 nodes_.name_of(node) + " is silent for " + limit +
+                 known_nodes_.name_of(node) + " is silent for " + limit +
                      ": the master was killed or stopped, the machine is down, or the network is" + end);
   }
   const std::vector<int> others = also_silent(node);
-  if (const int agents = nodes_.count() - 1; agents > 1 && static_cast<int>(others.size()) == agents - 1) {
+  if (const int agents = known_nodes_.count() - 1; agents > 1 && static_cast<int>(others.size()) == agents - 1) {
     return Error(ErrorKind::worker_lost, "no other node is heard for " + limit + ": the network of " +
-                                             nodes_.name_of(kMasterNode) +
+                                             known_nodes_.name_of(kMasterNode) +
                                              " is down, on which the program runs, or all other machines are" + end);
   }
-  std::string names = nodes_.name_of(node);
-  for (const int other : others) names += ", " + nodes_.name_of(other);
+  std::string names = known_nodes_.name_of(node);
+  for (const int other : others) names += ", " + known_nodes_.name_of(other);
   return Error(ErrorKind::worker_lost,
                names +
                    (others.empty()
@@ -81,7 +81,8 @@ std::optional<Error> SignsOfLife::silence_of_peer(int node, std::chrono::nanosec
     note_message(node);
   const auto limit = limits_.silence + limits_.masters_turn;
   if (!is_silent(node, waited, limit)) return std::nullopt;
-  return Error(ErrorKind::worker_lost, "nothing is heard from " + nodes_.name_of(node) + " for " + seconds_text(limit) +
+  return Error(ErrorKind::worker_lost, "nothing is heard from " + known_nodes_.name_of(node) + " for " +
+                                           seconds_text(limit) +
                                            " s, but the master hears from both: the network between them is down "
                                            "(--node-timeout sets another limit)");
 }

@@ -27,7 +27,7 @@ class SignsOfLife {
 
   /// Refers to the transport and the nodes as long as it lives.
   SignsOfLife(Transport& transport, const KnownNodes& nodes, Limits limits)
-      : transport_(transport), nodes_(nodes), limits_(limits), heard_(static_cast<std::size_t>(nodes.count())) {}
+      : transport_(transport), known_nodes_(nodes), limits_(limits), heard_(static_cast<std::size_t>(nodes.count())) {}
 
   os::Milliseconds beat() const noexcept { return limits_.beat; }
   void note_message(int node) noexcept { at(node).silent_ns.store(0, std::memory_order_relaxed); }
@@ -62,7 +62,7 @@ class SignsOfLife {
   std::vector<int> also_silent(int node) const;
 
   Transport& transport_;
-  const KnownNodes& nodes_;
+  const KnownNodes& known_nodes_;
   Limits limits_;
   std::vector<Heard> heard_;  // by node
 };

@@ -24,12 +24,12 @@ ncclResult_t split(ncclComm_t all, int color, int key, Communicator& made) {
 ncclResult_t ReductionByNode::make(ncclComm_t all, const EqualNodes& nodes) {
   ncclResult_t code = split(all, nodes.node, nodes.place, within_);
   if (code == ncclSuccess) code = split(all, nodes.place, nodes.node, between_);
-  if (code == ncclSuccess) nodes_ = nodes;
+  if (code == ncclSuccess) equal_nodes_ = nodes;
   return code;
 }
 
 void ReductionByNode::abort_with(Communicator& all) noexcept {
-  if (!std::exchange(nodes_, {})) {
+  if (!std::exchange(equal_nodes_, {})) {
     // None was used. If a split has failed, `all` still refers to what it was to make, so `all` comes first.
     all.reset();
     within_.reset();
@@ -52,10 +52,10 @@ void ReductionByNode::abort_with(Communicator& all) noexcept {
 ncclResult_t ReductionByNode::all_reduce(void* values, std::size_t elements, DType dtype, ncclRedOp_t op,
                                          ncclRedOp_t op_of_parts, StreamView stream) const {
   const ncclDataType_t type = *nccl_type(dtype);
-  const NodeDivision division = NodeDivision::of(elements, size_of(dtype), nodes_->ranks_per_node);
-  const int last = nodes_->ranks_per_node - 1;
+  const NodeDivision division = NodeDivision::of(elements, size_of(dtype), equal_nodes_->ranks_per_node);
+  const int last = equal_nodes_->ranks_per_node - 1;
   const auto at = [&](std::size_t element) { return static_cast<std::byte*>(values) + element * size_of(dtype); };
-  std::byte* const own = at(division.begin(nodes_->place));
+  std::byte* const own = at(division.begin(equal_nodes_->place));
   std::byte* const rest = at(elements - division.remainder);
 
   const int calls = division.remainder == 0 ? 1 : 2;  // one for the parts, and one for the remainder
@@ -64,7 +64,7 @@ ncclResult_t ReductionByNode::all_reduce(void* values, std::size_t elements, DTy
     return ncclReduce(rest, rest, division.remainder, type, op, last, within_.get(), stream);
   });
   if (code != ncclSuccess) return code;
-  const std::size_t count = division.count(nodes_->place, nodes_->ranks_per_node);
+  const std::size_t count = division.count(equal_nodes_->place, equal_nodes_->ranks_per_node);
   code = ncclAllReduce(own, own, count, type, op_of_parts, between_.get(), stream);
   if (code != ncclSuccess) return code;
   return in_group(calls, [&](int call) {

@@ -27,7 +27,7 @@ class ReductionByNode {
   void abort_with(Communicator& all) noexcept;
   /// Whether the three steps are faster than one ncclAllReduce. The same on every rank. There is at least one element.
   bool is_faster(std::size_t elements, std::size_t bytes) const noexcept {
-    return nodes_ && NodeDivision::of(elements, bytes / elements, nodes_->ranks_per_node).part != 0 &&
+    return equal_nodes_ && NodeDivision::of(elements, bytes / elements, equal_nodes_->ranks_per_node).part != 0 &&
            (bytes <= kMostSmallBytes || bytes >= kLeastLargeBytes);
   }
   /// The communicator for which `op` of all_reduce is made.
@@ -43,7 +43,7 @@ class ReductionByNode {
   static constexpr std::size_t kMostSmallBytes = std::size_t{16} << 10U;
   static constexpr std::size_t kLeastLargeBytes = std::size_t{256} << 10U;
 
-  std::optional<EqualNodes> nodes_;  // empty if there are no communicators
+  std::optional<EqualNodes> equal_nodes_;  // empty if there are no communicators
   Communicator within_;
   Communicator between_;
 };
