@@ -46,9 +46,9 @@ std::vector<std::vector<int>> numa_nodes(const std::string& folder = "/sys/devic
 /// this is not known, or if there is one node.
 std::vector<int> cores_near_gpu(int index);
 
-/// Variables for NCCL, except those that the user has set. NCCL needs a network interface to start, even on one
-/// machine, and gets the loopback there. With several nodes, NCCL chooses the interface itself. NCCL connects to its peers when it starts, so that no later call waits on the host
-/// for a connection. Such a wait could not be cancelled.
+/// Variables for NCCL, except those that the user has set. NCCL needs a network interface to start: the loopback on one
+/// machine, and with several nodes the one that it chooses. It connects to its peers when it starts, so that no later
+/// call waits on the host for a connection. Such a wait could not be cancelled.
 std::vector<std::pair<std::string, std::string>> nccl_variables(int nodes);
 
 /// Thread counts for OpenMP, OpenBLAS, MKL and BLIS. Variables that the user has set stay unchanged. The others get the

@@ -26,8 +26,8 @@ class RemoteQueues;
 
 namespace syncrun::detail::master::pool {
 
-/// LocalPool implements it with processes on this machine, and NodesPool with those of several machines. The tests have an implementation without processes
-/// (tests/master/pool/fake_pool.hpp).
+/// LocalPool implements it with processes on this machine, and NodesPool with those of several machines. The tests have
+/// an implementation without processes (tests/master/pool/fake_pool.hpp).
 ///
 /// Calls use only the control block and the segment, which are ordinary memory of this process. The other functions are
 /// virtual. A call that succeeds uses none of them.

@@ -20,8 +20,8 @@ namespace syncrun::detail::master::session {
 void await_ready(pool::WorkerPool& pool, failures::FailureReport& report, os::Milliseconds limit);
 
 /// Reports which rank runs on which device, and for each name of a device, its device and the hardware that the worker
-/// has found. Under `syncrun`, prints these lines unless `syncrun` is told to be quiet. Without `syncrun`, or if it is
-/// quiet, logs them. Also logs the warnings in the settings, and one if an engine has started copies of the program without `syncrun`. Called when all workers are ready.
+/// has found. Prints these lines under `syncrun`, and logs them without it, or if it is quiet. Also logs warnings of
+/// settings, and one if an engine has started copies of the program without `syncrun`. Called when workers are ready.
 void announce(const settings::Settings& settings, const protocol::ControlBlock& control, text::Logger& logger);
 
 /// Returns null unless the settings ask for a profile. Allocates in the heap the timelines that the workers write.

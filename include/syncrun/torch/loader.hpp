@@ -380,10 +380,10 @@ FoundData look_at_data(const LoaderOptions& options, Arguments... arguments) {
 /// be those of the fields, and all examples must have the same shape. Stack is optional.
 ///
 /// `Sampler` gives the order, by default that of torch::data::samplers::RandomSampler. Before epoch e, the loader calls
-/// LibTorch's manual_seed(seed + e) and the sampler's reset(). So the order depends only on the seed and the epoch, and with RandomSampler it is that of LibTorch, and of
-/// Python's DistributedSampler for one rank. The sampler is constructed with the number of examples. For another
-/// constructor, the factory returns a std::pair of the data set and the sampler. A sampler must not remember anything
-/// of earlier epochs. Use no rank and no number of ranks: a call divides the rows of a batch among the ranks.
+/// LibTorch's manual_seed(seed + e) and the sampler's reset(). So the order depends only on seed and epoch. With
+/// RandomSampler, it is LibTorch's, and that of Python's DistributedSampler for one rank. The sampler is made with the
+/// number of examples. For another constructor, the factory returns a std::pair of data set and sampler. A sampler must
+/// remember nothing of earlier epochs. Use no rank and no number of ranks: a call divides the rows of a batch.
 /// DistributedRandomSampler takes its order from the epoch alone, whatever the seed.
 ///
 /// Random numbers of a data set and of its transforms must come from LibTorch's generator. If the data set has get()
