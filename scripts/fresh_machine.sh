@@ -211,6 +211,11 @@ part_packages() {
   has 'test accuracy: 9'
   in_machine root / 'syncrun help nodes' >"$folder/log"
   has 'More: /usr/share/doc/syncrun/docs/nodes.md'
+  expect "The installed doctor" in_machine root / 'syncrun doctor'
+  has 'all_reduce of 1 MiB'
+  in_machine root /usr/share 'zcat man/man1/syncrun.1.gz | head -n 1 && cat bash-completion/completions/syncrun \
+    zsh/vendor-completions/_syncrun fish/vendor_completions.d/syncrun.fish' >"$folder/log"
+  has '.TH SYNCRUN'
   in_machine root / 'mkdir /tmp/syncrun && echo "timeout = 77" >/tmp/syncrun/config
     XDG_CONFIG_HOME=/tmp syncrun config && rm -r /tmp/syncrun' >"$folder/log"
   has 'timeout = "77"'
