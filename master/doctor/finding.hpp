@@ -12,7 +12,7 @@ namespace syncrun::detail::master::doctor {
 
 enum class Level : std::uint8_t {
   ok,
-  note,     ///< Good to know. Nothing has to be done.
+  note,     ///< Good to know. Jobs run without a change.
   warning,  ///< It works, but slowly or not with everything.
   wrong,    ///< Jobs fail. The exit code is 1.
 };
@@ -31,7 +31,7 @@ struct Finding {
   Level level = Level::ok;
   std::string what;      ///< The thing that was looked at: "memory limit".
   std::string value;     ///< What was found there, with its unit.
-  std::string advice{};  ///< What to do. Empty only for `ok` and `note`.
+  std::string advice{};  ///< What to do. Empty only for `ok`.
 };
 
 struct Section {

@@ -59,19 +59,22 @@ Findings check_cpus(const System& system) {
 
 Findings check_gpus(const System& system) {
   const Gpus& gpus = system.gpus;
+  const std::string in_container = "; in a container, start it with the NVIDIA runtime";
   if (!gpus.why_unknown.empty()) {
-    return {
-        {Level::wrong, "GPUs", gpus.why_unknown,
-         "run nvidia-smi: if it fails too, install the driver again or load its module; in a container, start it with "
-         "the NVIDIA runtime"}};
+    return {{Level::wrong, "GPUs", gpus.why_unknown,
+             "run nvidia-smi: if it fails too, install the driver again or load its module" + in_container}};
   }
-  if (gpus.devices.empty()) return {{Level::note, "GPUs", "none here, so workers are CPU devices"}};
+  if (gpus.devices.empty()) {
+    return {{Level::note, "GPUs", "none here, so workers are CPU devices",
+             "if the machine has GPUs, install NVIDIA's driver" + in_container}};
+  }
   Findings findings;
   for (std::size_t index = 0; index < gpus.devices.size(); ++index)
     findings.push_back({Level::ok, "GPU " + std::to_string(index), describe(system, gpus.devices[index])});
   const char* const visible = system.variable("CUDA_VISIBLE_DEVICES");
   if (visible != nullptr)
-    findings.push_back({Level::note, "CUDA_VISIBLE_DEVICES", std::string("programs see only these GPUs: ") + visible});
+    findings.push_back({Level::note, "CUDA_VISIBLE_DEVICES", std::string("programs see only these GPUs: ") + visible,
+                        "to use all GPUs, unset it"});
   return findings;
 }
 

@@ -41,7 +41,10 @@ bool fits(const std::string& loaded, const std::string& built) {
 }
 
 Finding check_driver(const Gpus& gpus, const std::string& built) {
-  if (gpus.driver_cuda == 0) return {Level::note, "CUDA", "the driver does not say which versions it supports"};
+  if (gpus.driver_cuda == 0) {
+    return {Level::note, "CUDA", "the driver does not say which versions it supports",
+            "see whether nvidia-smi says CUDA " + built + " or later"};
+  }
   const int major = gpus.driver_cuda / 1000;
   const std::string newest = std::to_string(major) + "." + std::to_string(gpus.driver_cuda % 1000 / 10);
   Finding finding{Level::ok, "CUDA",
@@ -87,8 +90,35 @@ struct Plugin {
   const char* file;
   const char* needs;  // the library whose path is interesting
 };
-constexpr Plugin kPlugins[]{{"CUDA part", "libsyncrun_cuda.so." SYNCRUN_SOVERSION, "libcudart.so"},
-                            {"LibTorch part", "libsyncrun_torch.so." SYNCRUN_SOVERSION, "libtorch_cpu.so"}};
+constexpr Plugin kPlugins[]{
+    {"CUDA part", "libsyncrun_cuda.so." SYNCRUN_SOVERSION, "libcudart.so"},
+    {"LibTorch part", "libsyncrun_torch.so." SYNCRUN_SOVERSION, "libtorch_cpu.so"},
+    {"LibTorch part for GPUs", "libsyncrun_torch_cuda.so." SYNCRUN_SOVERSION, "libtorch_cuda.so"}};
+
+/// The first text in quotes.
+std::string quoted_in(const std::string& text) {
+  const auto begin = text.find('"');
+  const auto end = text.find('"', begin + 1);
+  return begin == end ? std::string() : text.substr(begin + 1, end - begin - 1);
+}
+
+/// The version of the LibTorch to which this library belongs: libtorch_cpu.so.1.13 in Debian. Elsewhere, its files for CMake
+/// say it. Empty if it is unknown.
+std::string version_of_torch(const System& system, const std::string& library) {
+  constexpr std::string_view kSuffix = ".so.";
+  const auto suffix = library.rfind(kSuffix);
+  if (suffix != std::string::npos) return library.substr(suffix + kSuffix.size());
+  const std::string folder = library.substr(0, library.rfind('/') + 1);
+  return quoted_in(system.text(folder + "../share/cmake/Torch/TorchConfigVersion.cmake"));
+}
+
+/// Whether the major and minor versions are the same. LibTorch promises no binary interface across minor versions.
+bool same_minor(const std::string& one, const std::string& other) {
+  const auto front = [](const std::string& version) {
+    return version.substr(0, version.find('.', version.find('.') + 1));
+  };
+  return front(one) == front(other);
+}
 
 }  // namespace
 
@@ -119,15 +149,14 @@ BuiltWith built_with() {
 
 Findings check_cuda_versions(const System& system, const BuiltWith& built, LoadedVersion loaded) {
   const Gpus& gpus = system.gpus;
+  const std::string how_to_get_it = "install the CUDA part, or build with -DSYNCRUN_CUDA=ON";
   if (gpus.devices.empty()) {
-    return {{Level::note, "CUDA",
-             built.cuda.empty() ? "Syncrun was built without it"
-                                : "Syncrun was built with " + built.cuda + ", and no GPU is here"}};
+    if (!built.cuda.empty())
+      return {{Level::ok, "CUDA", "Syncrun was built with " + built.cuda + ", and no GPU is here"}};
+    return {{Level::note, "CUDA", "Syncrun was built without it", "to use it on machines with GPUs, " + how_to_get_it}};
   }
-  if (built.cuda.empty()) {
-    return {{Level::warning, "CUDA", "there are GPUs, and Syncrun was built without CUDA",
-             "install the CUDA part, or build with -DSYNCRUN_CUDA=ON"}};
-  }
+  if (built.cuda.empty())
+    return {{Level::warning, "CUDA", "there are GPUs, and Syncrun was built without CUDA", how_to_get_it}};
   Findings findings{check_driver(gpus, built.cuda)};
   if (!built.nccl.empty())
     findings.push_back(check_library("NCCL", "libnccl.so." + std::to_string(major_of(built.nccl)), built.nccl, loaded));
@@ -137,27 +166,29 @@ Findings check_cuda_versions(const System& system, const BuiltWith& built, Loade
   return findings;
 }
 
-/// The version of LibTorch that the part for it was built with. The part brings a file that says so, because the package of
-/// the command is the same with and without this part.
-std::string torch_of_part(const System& system, const std::string& folder) {
-  const std::string text =
-      system.text(folder + "/cmake/Syncrun/SyncrunTorchVersion.cmake");  // set(built_with "1.13.0")
-  const auto begin = text.find('"');
-  const auto end = text.rfind('"');
-  return begin == end ? std::string() : text.substr(begin + 1, end - begin - 1);
-}
-
 Findings check_plugins(const System& system, const std::string& folder) {
   Findings findings;
-  const std::string torch = torch_of_part(system, folder);
+  // The version of LibTorch that the part for it was built with. The part brings a file that says so, because the package of
+  // the command is the same with and without this part.
+  const std::string torch = quoted_in(system.text(folder + "/cmake/Syncrun/SyncrunTorchVersion.cmake"));
   const auto files = system.names(folder);
   for (const Plugin& plugin : kPlugins) {
     if (std::find(files.begin(), files.end(), plugin.file) == files.end()) continue;
     const std::string ldd = system.run({"/usr/bin/ldd", folder + "/" + plugin.file});
     const std::string missing = missing_in(ldd);
-    const bool is_torch = plugin.what == kPlugins[1].what;
-    Finding finding{Level::ok, plugin.what, path_in(ldd, plugin.needs)};
-    if (is_torch && !torch.empty()) finding.value = "built with LibTorch " + torch + ", " + finding.value;
+    const bool is_torch = &plugin != &kPlugins[0];
+    const std::string path = path_in(ldd, plugin.needs);
+    Finding finding{Level::ok, plugin.what, path};
+    if (is_torch && !torch.empty()) {
+      finding.value = "built with LibTorch " + torch + ", " + path;
+      const std::string found = version_of_torch(system, path);
+      if (!found.empty() && !same_minor(found, torch)) {
+        finding.level = Level::warning;
+        finding.value += ", which is " + found;
+        finding.advice =
+            "put the folder of LibTorch " + torch + " into LD_LIBRARY_PATH, or build Syncrun with " + found;
+      }
+    }
     if (ldd.empty()) {
       finding = {Level::note, plugin.what, "is there; ldd does not say what it finds",
                  "if programs cannot load it, run ldd " + folder + "/" + plugin.file};

@@ -179,6 +179,10 @@ TEST_F(Doctor, DescribesGpusAndTheirPlaces) {
   const Finding link = about(check_gpu_links(system_), "GPU 0 to others");
   EXPECT_EQ(link.level, Level::warning);
   EXPECT_EQ(link.value, "- SYS(no peer)");
+  system_.variable = [](const char* name) { return std::string_view(name) == "CUDA_VISIBLE_DEVICES" ? "1" : nullptr; };
+  EXPECT_EQ(about(check_gpus(system_), "CUDA_VISIBLE_DEVICES").level, Level::note);
+  system_.gpus = {};
+  EXPECT_EQ(about(check_gpus(system_), "GPUs").level, Level::note);
   system_.gpus = {.why_unknown = "nvmlInit failed with code 9"};
   EXPECT_EQ(about(check_gpus(system_), "GPUs").level, Level::wrong);
 }
@@ -189,7 +193,8 @@ std::string missing(const std::string&) { return {}; }
 
 TEST_F(Doctor, ComparesTheVersionsOfCudaLibraries) {
   const BuiltWith built{.cuda = "12.9", .nccl = "2.28.3", .cudnn = "9.10.2"};
-  EXPECT_EQ(check_cuda_versions(system_, built, missing).front().level, Level::note) << "there is no GPU";
+  EXPECT_EQ(about(check_cuda_versions(system_, built, missing), "CUDA").level, Level::ok) << "there is no GPU";
+  EXPECT_EQ(about(check_cuda_versions(system_, {}, missing), "CUDA").level, Level::note);
   add_gpus(1);
   for (const Finding& finding : check_cuda_versions(system_, built, fitting))
     EXPECT_EQ(finding.level, Level::ok) << finding.what << ": " << finding.value;
@@ -197,6 +202,8 @@ TEST_F(Doctor, ComparesTheVersionsOfCudaLibraries) {
   EXPECT_THAT(about(check_cuda_versions(system_, built, missing), "NCCL").value,
               HasSubstr("libnccl.so.2 was not found"));
   EXPECT_EQ(about(check_cuda_versions(system_, {}, fitting), "CUDA").level, Level::warning);
+  system_.gpus.driver_cuda = 0;
+  EXPECT_EQ(about(check_cuda_versions(system_, built, fitting), "CUDA").level, Level::note);
   system_.gpus.driver_cuda = 11080;
   const Finding driver = about(check_cuda_versions(system_, built, fitting), "CUDA");
   EXPECT_EQ(driver.level, Level::wrong);
@@ -209,6 +216,16 @@ TEST_F(Doctor, FindsWhatAPartOfSyncrunMisses) {
   write("/lib/cmake/Syncrun/SyncrunTorchVersion.cmake", "set(built_with \"1.13.0\")\n");
   EXPECT_EQ(about(check_plugins(system_, "/lib"), "LibTorch part").value,
             "built with LibTorch 1.13.0, /opt/torch/libtorch_cpu.so");
+  write("/opt/share/cmake/Torch/TorchConfigVersion.cmake", "set(PACKAGE_VERSION \"2.11.0\")\nif(\"x\")\n");
+  std::filesystem::create_directories(folder_ / "opt/torch");
+  const Finding other = about(check_plugins(system_, "/lib"), "LibTorch part");
+  EXPECT_EQ(other.level, Level::warning);
+  EXPECT_EQ(other.value, "built with LibTorch 1.13.0, /opt/torch/libtorch_cpu.so, which is 2.11.0");
+  output_of_ldd_ = "\tlibtorch_cpu.so.1.13 => /lib/libtorch_cpu.so.1.13 (0x7f)\n";
+  EXPECT_EQ(about(check_plugins(system_, "/lib"), "LibTorch part").level, Level::ok);
+  write("/lib/libsyncrun_torch_cuda.so." SYNCRUN_SOVERSION, "");
+  output_of_ldd_ = "\tlibtorch_cuda.so => not found\n";
+  EXPECT_EQ(about(check_plugins(system_, "/lib"), "LibTorch part for GPUs").value, "does not find libtorch_cuda.so");
   output_of_ldd_ = "\tlibtorch_cpu.so => not found\n\tlibc10.so => not found\n";
   const Finding lost = about(check_plugins(system_, "/lib"), "LibTorch part");
   EXPECT_EQ(lost.level, Level::warning);
