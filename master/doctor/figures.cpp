@@ -96,6 +96,11 @@ void judge_gpus(Findings& findings, const Figures& figures) {
     findings.push_back(
         judge("host to " + device, in_gb_per_s(rate), rate >= kSlowLink, "at least " + in_gb_per_s(kSlowLink), advice));
   }
+  for_each_place(figures, "gpu-copies", [&](const std::string& where, double rate) {
+    const double least = 1e11 * std::max(1, figures.ranks(where));
+    findings.push_back(judge("memory of all GPUs" + where, in_gb_per_s(rate), rate >= least,
+                             "at least " + in_gb_per_s(least), "see whether other programs use the GPUs: nvidia-smi"));
+  });
   for_each_place(figures, "to-devices", [&](const std::string& where, double together) {
     const double half = sums[where] / 2;
     findings.push_back(judge("host to all GPUs at once" + where, in_gb_per_s(together), together >= half,

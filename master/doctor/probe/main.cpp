@@ -125,6 +125,21 @@ sr::Sum<double> copy_to_gpu(sr::CudaWorker& worker, sr::Comm& comm) {
   return static_cast<double>(kCopiedBytes) / seconds;
 }
 
+/// What the memory of the GPUs reads and writes per second.
+sr::Sum<double> copy_on_gpu(sr::CudaWorker& worker, sr::Comm& comm) {
+  const CudaCalls cuda;
+  constexpr std::int64_t kBytes = 256 << 20;  // more than the caches of a GPU
+  constexpr std::int64_t kElements = kBytes / sizeof(float);
+  float* const from = worker.scratch<float>(2 * kElements).data();
+  constexpr int kDeviceToDevice = 3;
+  comm.barrier();
+  const double seconds = median_seconds(2, 5, [&] {
+    check_cuda(cuda.copy_async(from + kElements, from, kBytes, kDeviceToDevice, worker.stream()), "cudaMemcpyAsync");
+    check_cuda(cuda.synchronize(worker.stream()), "cudaStreamSynchronize");
+  });
+  return 2.0 * kBytes / seconds;
+}
+
 sr::Sum<double> multiply_on_gpu(sr::CudaWorker& worker, sr::Comm& comm) {
   const CudaCalls cuda;
   const int n = kCublasSize;
@@ -244,6 +259,7 @@ void measure_devices(sr::Session& session, const Place& place) {
     print_figure("to-device:" + session.devices()[static_cast<std::size_t>(device.rank())], copy.on(device)());
   }
   if (place.devices.size() > 1) print_figure("to-devices" + place.suffix, copy.on(place.devices)());
+  print_figure("gpu-copies" + place.suffix, session.function(copy_on_gpu, "copies").on(place.devices)());
   print_figure("gpu-product" + place.suffix, session.function(multiply_on_gpu, "product").on(place.devices)());
 }
 

@@ -257,11 +257,14 @@ TEST_F(Doctor, JudgesGpusAloneAndTogetherAndTheWaysToOtherNodes) {
   const Figures figures = read_figures(
       "ranks 4\nranks:n1 2\nranks:n2 2\nfigure to-device:n1:cuda0 2.5e+10\nfigure to-device:n1:cuda1 3e+09\n"
       "figure to-devices:n1 1e+10\nfigure latency:n2 4e-05\nfigure bandwidth:n2 5e+06\nfigure gpu-product:n2 9e+13\n"
+      "figure gpu-copies:n1 6.5e+12\nfigure gpu-copies:n2 1e+11\n"
       "figure empty-call 2e-3\nfigure empty-call:n2 9e-4\nunmeasured rank 1: no CUDA\n");
   const Findings findings = judge_figures(figures, 8, system_);
   EXPECT_EQ(about(findings, "host to n1:cuda0").level, Level::ok);
   EXPECT_EQ(about(findings, "host to n1:cuda1").level, Level::warning);
   EXPECT_EQ(about(findings, "host to all GPUs at once on n1").level, Level::warning);
+  EXPECT_EQ(about(findings, "memory of all GPUs on n1").value, "6500.00 GB/s");
+  EXPECT_EQ(about(findings, "memory of all GPUs on n2").level, Level::warning) << "two ranks";
   EXPECT_EQ(about(findings, "call of one rank on n2").value, "40.0 us");
   EXPECT_EQ(about(findings, "values to one rank on n2").level, Level::warning);
   EXPECT_EQ(about(findings, "matrix product, all ranks on n2").level, Level::ok);
