@@ -48,13 +48,19 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def variables_of(pid):
+    """The variables with which a process has started. Empty if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_text()
+    except OSError:
+        return {}
+    return dict(variable.split("=", 1) for variable in text.split("\0") if "=" in variable)
+
+
 def rank_of(pid):
     """The rank of a worker process. None if it is no worker, or is gone."""
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((int(text[5:]) for text in variables if text.startswith(b"RANK=")), None)
+    rank = variables_of(pid).get("RANK")
+    return None if rank is None else int(rank)
 
 
 def children_of(pid):

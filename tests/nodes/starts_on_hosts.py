@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import engines
+import hosts
 from engines import ENGINES
 from jobs import RUN_LIMIT_S
 
@@ -63,6 +64,19 @@ class StartsOnHosts:
             self.assertAlmostEqual(float(mean[1]), 599.5, places=10)  # the weights and so the rounding differ from run to run
             for rank in range(6):
                 self.assertIn(f"rank {rank}: a value of 1 MiB", job.text)
+
+    def test_workers_have_the_variables_of_other_launchers(self):
+        for engine in self.for_each_engine():
+            job = self.job(engine, ["body", "5"], nodes=2)
+            job.await_line("in the body")
+            workers = [hosts.variables_of(pid) for name in ("n1", "n2") for pid in self.hosts.pids(name, self.options.program)]
+            workers = sorted((each for each in workers if "RANK" in each), key=lambda each: int(each["RANK"]))
+            self.assertEqual([(each["RANK"], each["NODE_RANK"], each["MASTER_ADDR"]) for each in workers],
+                             [("0", "0", "n1"), ("1", "0", "n1"), ("2", "1", "n1"), ("3", "1", "n1")])  # fmt: skip
+            ports = {int(each["MASTER_PORT"]) for each in workers}
+            self.assertEqual(len(ports), 1, "all ranks meet at one port")
+            self.assertGreater(min(ports), 0)
+            self.succeeds(job)
 
     def test_workers_wait_for_their_turn_where_the_carriers_have_no_core(self):
         cores = sorted(os.sched_getaffinity(0))[:2]
