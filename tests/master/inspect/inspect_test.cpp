@@ -22,7 +22,8 @@ constexpr std::chrono::seconds kLongestLook{120};
 /// A job of three workers that has written `sign`, and the words that choose it.
 class Job {
  public:
-  Job(const std::vector<std::string>& program, const std::string& sign) : run_(words(program)) {
+  Job(const std::vector<std::string>& program, const std::string& sign, const std::string& timeout = "0")
+      : run_(words(program, timeout)) {
     EXPECT_TRUE(run_.prints(sign)) << run_.errors();
   }
   /// Runs a subcommand for this job to its end.
@@ -32,8 +33,8 @@ class Job {
   }
 
  private:
-  static std::vector<std::string> words(std::vector<std::string> program) {
-    program.insert(program.begin(), {"-n", "3", "--timeout", "0", DEBUGGED_PROGRAM});
+  static std::vector<std::string> words(std::vector<std::string> program, const std::string& timeout) {
+    program.insert(program.begin(), {"-n", "3", "--timeout", timeout, DEBUGGED_PROGRAM});
     return program;
   }
   CommandRun run_;
@@ -91,9 +92,10 @@ TEST(Stacks, AreThoseOfTheProgramAndOfAllWorkers) {
             HasSubstr(") is in phase function, call 'hang'"), HasSubstr(") is in phase collective, call 'hang'")));
 }
 
+bool gdb_works() { return std::system("gdb -batch -ex run --args true 2>&1 | grep -q 'exited normally'") == 0; }
+
 TEST(Attach, StartsGdbWithTheWorkerOfTheRank) {
-  if (std::system("gdb -batch -ex run --args true 2>&1 | grep -q 'exited normally'") != 0)
-    GTEST_SKIP() << "gdb is not installed or may not trace processes";
+  if (!gdb_works()) GTEST_SKIP() << "gdb is not installed or may not trace processes";
   const Job job({"hang", "1"}, "hangs");
   const auto gdb = job.look({"attach", "1", "--", "-batch", "-ex", "bt"});
   EXPECT_EQ(gdb->exit_code(kLongestLook), 0) << gdb->errors();
@@ -101,6 +103,16 @@ TEST(Attach, StartsGdbWithTheWorkerOfTheRank) {
   const auto unknown = job.look({"attach", "3"});
   unknown->expect_end(2);
   EXPECT_THAT(unknown->last_error_line(), HasSubstr("syncrun attach: expected a rank from 0 to 2, got '3'"));
+}
+
+TEST(Attach, PausesDeadlines) {
+  if (!gdb_works()) GTEST_SKIP() << "gdb is not installed or may not trace processes";
+  const Job job({"loop"}, "1000 rows", "2");
+  const auto gdb = job.look({"attach", "1", "--", "-batch", "-ex", "shell sleep 4.5"});
+  EXPECT_EQ(gdb->exit_code(kLongestLook), 0) << gdb->errors();
+  const auto top = job.look({"top", "--once"});
+  EXPECT_EQ(top->exit_code(), 0) << "the job has ended: " << top->errors();
+  EXPECT_THAT(top->output(), ContainsRegex("   1 +[0-9]+  cpu1 .*% +[1-9]")) << "calls per second";
 }
 
 TEST(Inspect, ListsTheJobsIfItIsNotClearWhichOneIsMeant) {
