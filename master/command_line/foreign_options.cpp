@@ -36,6 +36,8 @@ constexpr std::string_view kLogAdvice =
 constexpr std::string_view kVariableAdvice =
     "write --env NAME=VALUE for each variable. The program inherits all variables that are set";
 constexpr std::string_view kTagAdvice = "leave it out: each line begins with its rank, unless --no-tag is given";
+constexpr std::string_view kInputAdvice =
+    "write syncrun ... program < FILE. The master reads it, and workers have no input";
 constexpr std::string_view kEndAdvice = "leave it out: if a worker fails, syncrun ends the whole job";
 
 /// Words are in small letters, with '-' for '_', and letters as they are. An option with two dashes also stands for that with one.
@@ -48,6 +50,7 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--ntasks-per-node", kWorkersAdvice},
     {"--num-processes", kWorkersAdvice},
     {"--ppn", kWorkersAdvice},
+    {"--npernode", kWorkersAdvice},
     {"--num-gpus", kGpusAdvice},
     {"--gpus", kGpusAdvice},
     {"--gpus-per-node", kGpusAdvice},
@@ -68,6 +71,12 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--rank-by", kBindingAdvice},
     {"--cpu-bind", kBindingAdvice},
     {"--cpus-per-task", kBindingAdvice},
+    {"--cpus-per-rank", kBindingAdvice},
+    {"--mem-bind", kBindingAdvice},
+    {"--gpu-bind", kBindingAdvice},
+    {"--distribution", kBindingAdvice},
+    {"--rankfile", "write --devices with a device for each rank: --devices cuda1,cuda0"},
+    {"--display-map", "write --dry-run, which shows the devices by rank"},
     {"--numa-binding", kBindingAdvice},
     {"--use-hwthread-cpus", kBindingAdvice},
     // For the engine
@@ -76,6 +85,10 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--partition", kEngineAdvice},
     {"--exclusive", kEngineAdvice},
     {"--job-name", kEngineAdvice},
+    {"--account", kEngineAdvice},
+    {"--qos", kEngineAdvice},
+    {"--signal", kEngineAdvice},
+    {"--prefix", kEngineAdvice},
     {"--allow-run-as-root", "leave it out: syncrun itself may run as root. (mpirun has it, before syncrun)"},
     // How the workers find each other
     {"--node-rank", kMeetingAdvice},
@@ -98,9 +111,13 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--output-filename", kLogAdvice},
     {"-l", kTagAdvice},
     {"--prefix-rank", kTagAdvice},
+    {"--log-line-prefix-template", kTagAdvice},
+    {"--open-mode", "leave it out: each session begins its files anew. Another --log-dir keeps those of the last one"},
     {"--unbuffered", "leave it out: syncrun shows each line as soon as it is complete"},
     {"-u", "leave it out: syncrun shows each line as soon as it is complete"},
-    {"--input", "write syncrun ... program < FILE. The master reads it, and workers have no input"},
+    {"--input", kInputAdvice},
+    {"--stdin", kInputAdvice},
+    {"--pty", "leave it out: the program has your terminal. --wrap-terminal gives terminals to workers"},
     {"--report-pid", "write --pid-file FILE"},
     {"--xml", "write --json-log for the log, or --error-file FILE for the reason of a failure"},
     {"--xterm", "write --wrap 'RANKS:gdb --args' --wrap-terminal xterm"},
@@ -116,6 +133,8 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--monitor-interval", "leave it out: syncrun sees at once that a process has ended"},
     {"--kill-on-bad-exit", kEndAdvice},
     {"-K", kEndAdvice},
+    {"--wait", kEndAdvice},
+    {"--signals-to-handle", "leave it out: syncrun passes signals on to the program"},
     {"--time", "write timeout TIME syncrun ... for the whole job, or --timeout SECONDS for each call"},
     {"-m", "name a program: syncrun ... ./program. It does not run modules of Python"},
     {"--module", "name a program: syncrun ... ./program. It does not run modules of Python"},

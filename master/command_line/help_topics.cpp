@@ -68,13 +68,13 @@ option wins. Both override what the program sets in its SessionOptions.
 )",
               "docs/api/command-line.md", variables_of_options},
     HelpTopic{"exit-codes",
-              R"(If the job fails, the last line of the output is the reason. After --max-restarts, the exit code and
-the last line are those of the last attempt.
+              R"(If the job fails, the last message on standard error is the reason. After --max-restarts, the exit code
+and the message are those of the last attempt.
 )",
               "docs/api/command-line.md", [] { return '\n' + std::string(kExitCodes); }},
     HelpTopic{"failures",
               R"(If a worker throws an exception, dies or hangs, the master gets an exception that names the worker. If
-the program does not catch it, the job ends, and the last line of the output is the reason.
+the program does not catch it, the job ends, and the last message on standard error is the reason.
 
 No process of the job outlives syncrun. --error-file FILE writes the reason as JSON, for scripts.
 )",

@@ -220,6 +220,11 @@ constexpr std::array kOptions{
               "after a signal, kill everything after this time (default: 5, or none on several nodes)", "5"},
     OptionRow{"nodes", 0, "N", nullptr,
               [](CommandOptions& options, const std::string& name, const std::string& value) {
+                if (value.find(':') != std::string::npos) {
+                  text::throw_usage(
+                      name + ": expected one number, got '" + value +
+                      "'; the number of nodes is fixed. --spares N lets some of --hosts wait for a restart");
+                }
                 options.nodes = whole_number(name, value, 1, kMostNodes);
                 return value;
               },

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Tests the man page and the completions that `syncrun` writes. Skipped (exit code 77) if the program that reads them is
+"""Tests the man page and the completions that `syncrun` writes, and that the page about it has all options. Skipped (exit code 77) if the program that reads them is
 not installed.
 
-usage: help_files_test.py SYNCRUN man_page|bash|zsh|fish
+usage: help_files_test.py SYNCRUN man_page|table|bash|zsh|fish
 """
 
 import os
@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+PAGE = Path(__file__).parents[3] / "docs/api/command-line.md"
 LIMIT_S = 120  # for one line that is typed. The shells answer at once, unless the machine is busy
 
 
@@ -27,6 +28,20 @@ def skip_without(program):
 
 def written_by(syncrun, *words):
     return subprocess.run([syncrun, *words], check=True, capture_output=True, text=True).stdout
+
+
+def own_options(syncrun):
+    return re.findall(r"^ {2}(?:-\w, | {4})(--[\w-]+(?: \S+)?)", written_by(syncrun, "--help"), re.MULTILINE)
+
+
+def check_table(syncrun):
+    """The table beside other launchers has a row for each option of `syncrun`."""
+    table = PAGE.read_text().partition("## Beside other launchers")[2].partition("What the others have")[0]
+    own = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
+    named = {*re.findall(r"--[a-z][a-z-]*", own), *(["--nproc-per-node"] if "`-n N`" in own else [])}
+    options = {option.split()[0] for option in own_options(syncrun)}
+    assert "--nproc-per-node" in options and len(options) > 40, options
+    assert options == named, options ^ named
 
 
 def check_man_page(syncrun):
@@ -41,7 +56,7 @@ def check_man_page(syncrun):
         assert not findings, findings
     text = " ".join(groff.stdout.split())
     usage = written_by(syncrun, "--help")
-    options = re.findall(r"^ {2}(?:-\w, | {4})(--[\w-]+(?: \S+)?)", usage, re.MULTILINE)
+    options = own_options(syncrun)
     assert "--nproc-per-node N|cpu|gpu|auto" in options and "--help" in options, options
     topics = re.search(r"Topics of .*: (.*)\.$", usage, re.MULTILINE).group(1).split(", ")
     for word in [*options, "syncrun completions SHELL", "SYNCRUN_TIMEOUT", "128+N after signal N"]:
@@ -126,6 +141,8 @@ def main():
     syncrun, what = sys.argv[1:]
     if what == "man_page":
         check_man_page(syncrun)
+    elif what == "table":
+        check_table(syncrun)
     else:
         check_completions(syncrun, what)
 

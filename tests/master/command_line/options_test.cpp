@@ -181,7 +181,7 @@ TEST(CommandLine, AcceptsTheSpellingsOfTorchrunMpirunAndSrun) {
   EXPECT_EQ(parse({"--timestamp-output", "prog"}).value_of("SYNCRUN_TIMESTAMPS"), "on");
   parse({"-x", "SYNCRUN_TEST_X=7", "prog"});
   EXPECT_STREQ(::getenv("SYNCRUN_TEST_X"), "7");
-  EXPECT_THAT(refusal({"--nnodes", "1:4", "prog"}), HasSubstr("--nodes: expected a whole number"));
+  EXPECT_THAT(refusal({"--nnodes", "1:4", "prog"}), HasSubstr("--nodes: expected one number, got '1:4'; "));
   EXPECT_THAT(refusal({"--redirects", "3", "prog"}), HasSubstr("write --redirect RANKS"));
 }
 
