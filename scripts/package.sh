@@ -8,6 +8,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
 install_missing compiler cmake ninja boost spdlog cli11 zlib openblas onednn libdw hwloc toml
+[[ " $* " == *" -DSYNCRUN_CUDA=OFF "* ]] || bring_cudnn_frontend
 # With these, cpack finds the dependencies of packages.
 { command -v dpkg-shlibdeps && command -v file; } >/dev/null ||
   { say "Installing dpkg-dev file" && apt_install dpkg-dev file; } || fail "cannot install dpkg-dev and file"

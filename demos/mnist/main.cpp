@@ -8,6 +8,7 @@
 #include <random>
 #include <syncrun/syncrun.hpp>
 
+#include "demos/common/cuda_build.hpp"
 #include "demos/mnist/checkpoints.hpp"
 #include "demos/mnist/digits.hpp"
 #include "demos/mnist/functions.hpp"
@@ -111,6 +112,7 @@ int run(int argc, char** argv) {
 }  // namespace mnist
 
 int main(int argc, char** argv) {
+  demos::run_cuda_build(argv);
   if (const auto exit_code = syncrun::serve_if_worker(argc, argv)) return *exit_code;  // a worker ends here
   try {
     return mnist::run(argc, argv);

@@ -13,6 +13,7 @@
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
+#include "demos/common/cuda_build.hpp"
 #include "demos/common/progress_bar.hpp"
 #include "demos/resnet/network/memory_need.hpp"
 #include "demos/resnet/network/parameters.hpp"
@@ -324,6 +325,7 @@ int run(int argc, char** argv) {
 }  // namespace resnet
 
 int main(int argc, char** argv) {
+  demos::run_cuda_build(argv);
   if (const auto exit_code = syncrun::serve_if_worker(argc, argv)) return *exit_code;  // a worker ends here
   try {
     return resnet::run(argc, argv);
