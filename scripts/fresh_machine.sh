@@ -200,6 +200,11 @@ part_packages() {
     cmp "$file" "$folder/first/build/packages/$(basename "$file")" || fail "two builds of $(basename "$file") differ"
   done
 
+  mkdir "$folder/archive"
+  tar -xzf "$folder"/first/build/packages/syncrun-*.tar.gz -C "$folder/archive" --strip-components=1
+  expect "Configuring the archive of the sources" cmake -S "$folder/archive" -B "$folder/archive/build" -G Ninja \
+    -DSYNCRUN_CUDA=OFF -DSYNCRUN_TORCH=OFF
+
   new_machine "packages, as root, without a compiler"
   mkdir -p "$machine/syncrun/build"
   cp -r "$folder/first/build/packages" "$machine/syncrun/build"
