@@ -18,6 +18,9 @@ struct Replayable {
 /// changes is a DeviceScalar<T>, parameters by value do not compile, and results are arrays or
 /// Output::in_device_memory. On a CPU device, the body runs like any other.
 ///
+/// If the object of a method has a member `std::span<const std::uint64_t> replay_state()`, a graph is for one state only:
+/// host code that reads what changes between calls, such as a mode, runs again when it has changed.
+///
 ///   auto step = session.function(&Trainer::cpu_step, syncrun::replayable(&Trainer::cuda_step), trainer);
 template <class F>
 constexpr Replayable<F> replayable(F body) noexcept {

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -90,6 +93,40 @@ TEST_P(Objects, WhoseConstructorThrowsAreAnErrorAndNoMore) {
   EXPECT_ERROR(session().wait(), sr::ErrorKind::function, "no such object");
   EXPECT_ERROR(session().function(&Refuses::never, object)(), sr::ErrorKind::function, "no such object");
   EXPECT_EQ(session().function([]() -> sr::Sum<int> { return 1; })(), world_size());
+}
+
+/// Its bodies depend on its mode.
+class Modal {
+ public:
+  std::span<const std::uint64_t> replay_state() {
+    ++times_asked_;
+    return mode_;
+  }
+  void call() {}
+  sr::Avg<double> step(sr::Scattered<const float, 1>, sr::Local<float, 1>, sr::Local<float, 1> gradient) {
+    gradient[0] = 1;
+    return 0;
+  }
+  sr::Min<int> times_asked() const { return times_asked_; }
+
+ private:
+  std::array<std::uint64_t, 1> mode_{};
+  int times_asked_ = 0;
+};
+
+TEST_P(Objects, AreAskedForTheirStateBeforeCallsThatMayBeReplayed) {
+  const auto object = session().replicate<Modal>();
+  const auto times_asked = session().function(&Modal::times_asked, object);
+  const auto call = session().function(sr::replayable(&Modal::call), object);
+  call();
+  call();
+  EXPECT_EQ(times_asked(), 2);
+  auto params = session().shared<float, 1>();
+  params.broadcast(std::vector<float>(1));
+  auto step = sr::train_step<sr::Sgd>(session(), sr::replayable(&Modal::step), object, params);
+  step(session().data(std::vector<float>(8)), {.learning_rate = 1});
+  EXPECT_EQ(times_asked(), 3);
+  EXPECT_EQ(params.get(0)[0], -1) << "the step ran";
 }
 
 int alive = 0;

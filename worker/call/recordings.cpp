@@ -97,6 +97,8 @@ void Recordings::complete_key(std::uint64_t function, bool has_comm) {
   const protocol::CallPayload& call = slices_.call();
   const protocol::RankSet& ranks = slices_.command().ranks;
   key_.insert(key_.end(), values_.begin(), values_.end());
+  key_.push_back(state_.size());
+  key_.insert(key_.end(), state_.begin(), state_.end());
   key_.push_back(function);
   key_.push_back(call.object);
   key_.push_back(has_comm ? static_cast<std::uint64_t>(slices_.weights().all) : 0);

@@ -41,6 +41,14 @@ Pointer from_body_pointer(const BodyPointer& body) noexcept {
   return pointer;
 }
 
+/// Before a call is replayed: a graph is for one state of the method's object, if the object tells it. `Owner` is void
+/// for functions.
+template <class Owner>
+void note_state(WorkerCall& call) {
+  if constexpr (requires(Owner& object) { object.replay_state(); })
+    call.note_state(static_cast<Owner*>(call.object())->replay_state());
+}
+
 /// The signature of a body of type F, and the thunks that run it on a worker.
 template <class F>
 struct BodyTraits {
@@ -81,6 +89,7 @@ struct MethodTraits {
   static void replay(WorkerCall& call, const BodyPointer& body) {
     const auto method = from_body_pointer<Pointer>(body);
     C& object = *static_cast<C*>(call.object());
+    note_state<C>(call);
     Sig::template replay<kCapture>(call,
                                    [&](auto&&... p) -> R { return (object.*method)(std::forward<decltype(p)>(p)...); });
   }

@@ -296,6 +296,7 @@ struct StepThunk {
   }
   template <Capture kCapture>
   static void replay(WorkerCall& call, const BodyPointer& body) {
+    note_state<typename BodyTraits<Pointer>::Owner>(call);
     with_body(call, body, [&](auto& invoke) {
       Step::Sig::template replay<kCapture>(call, [&](auto&&... p) -> R {
         return Step::template run_slice<kForm, kDevice>(call, invoke, std::forward<decltype(p)>(p)...);

@@ -81,6 +81,7 @@ class Replay : public testing::Test {
     std::copy(shares.begin(), shares.end(), attachment_.segment.at<std::int64_t>(kSharesAt));
     command.has_comm = has_comm;
     running_.begin(command, kRepeatedCommand);
+    if (!state.empty()) running_.recordings().note_state(state);
     while (running_.next_slice()) {
       if (value) running_.recordings().note_value(std::as_bytes(std::span(&*value, 1)), value_for);
       why_not = running_.replay({[](void* test) { static_cast<Replay*>(test)->body(); }, this}, capture);
@@ -105,6 +106,7 @@ class Replay : public testing::Test {
   bool has_comm = false;
   std::optional<double> value;  // of a parameter by value
   worker::call::Recordings::ValueFor value_for{};
+  std::vector<std::uint64_t> state;  // of the object whose method the body is
   Capture capture = Capture::required;
   int runs = 0;         // of the body
   std::string why_not;  // of the last call
@@ -191,6 +193,25 @@ TEST_F(Replay, RecordsACallWithAnotherValueByItself) {
   call(all);
   EXPECT_EQ(graphs_.captures, 2);
   EXPECT_EQ(graphs_.launches, 3);
+}
+
+// The body's host code may have read it.
+TEST_F(Replay, RecordsACallInAnotherStateOfItsObjectByItself) {
+  for (const std::vector<std::uint64_t>& each : std::vector<std::vector<std::uint64_t>>{{}, {1, 0}, {1, 4}}) {
+    state = each;
+    const int launches_before = graphs_.launches;
+    call(all);
+    EXPECT_EQ(graphs_.launches, launches_before) << "of another state";
+    call(all);
+    EXPECT_EQ(graphs_.launches, launches_before + 1);
+  }
+  state = {1, 0};
+  call(all);
+  EXPECT_EQ(graphs_.captures, 3);
+  EXPECT_EQ(graphs_.launches, 4) << "the graph of a former state was kept";
+  state.clear();
+  call(all);
+  EXPECT_EQ(graphs_.launches, 5) << "the state of a call does not stay for the next one";
 }
 
 TEST_F(Replay, KeepsGraphsWhileValuesAreAlwaysNewAndSaysSoOnce) {
