@@ -173,6 +173,8 @@ void BoundModule::check_size(const FlatVector& params) const {
          ", as many as the module's parameters. Make the variable with parameters(session, net)");
 }
 
+std::span<const std::uint64_t> BoundModule::modes() const noexcept { return state_->modes(); }
+
 void BoundModule::keep_buffers() const {
   if (script_ != nullptr) script_->keep_buffers();
 }

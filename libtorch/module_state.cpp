@@ -26,7 +26,9 @@ void run_on(const syncrun::detail::StateKeeper::Caller& caller, Code&& code) {
 }  // namespace
 
 ModuleState::ModuleState(std::shared_ptr<nn::Module> module, const std::vector<BoundParameter>& parameters)
-    : module_(std::move(module)) {
+    : module_(std::move(module)), modules_(module_->modules()), parameters_(module_->parameters()) {
+  std::erase_if(parameters_, [](const ::torch::Tensor& each) { return !each.defined(); });
+  mode_bits_.resize((modules_.size() + parameters_.size() + 63) / 64);
   for (const BoundParameter& each : parameters) {
     parts_ += "part " + std::to_string(each.offset) + " " + std::to_string(each.offset + each.tensor.numel()) + " " +
               each.name + "\n";
@@ -46,6 +48,18 @@ std::uint32_t ModuleState::buffer_versions() const {
     }
   }
   return sum;
+}
+
+std::span<const std::uint64_t> ModuleState::modes() noexcept {
+  std::fill(mode_bits_.begin(), mode_bits_.end(), 0);
+  std::size_t at = 0;
+  const auto note = [&](bool bit) {
+    mode_bits_[at / 64] |= static_cast<std::uint64_t>(bit) << (at % 64);
+    ++at;
+  };
+  for (const auto& each : modules_) note(each->is_training());
+  for (const auto& each : parameters_) note(each.requires_grad());
+  return mode_bits_;
 }
 
 void ModuleState::keep(const Caller& caller) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,9 @@ class ModuleState : public syncrun::detail::StateKeeper {
   bool is_synced() const { return buffer_versions() == synced_versions_; }
   void note_synced() { synced_versions_ = buffer_versions(); }
 
+  /// See BoundModule::modes().
+  std::span<const std::uint64_t> modes() noexcept;
+
   void keep(const Caller& caller) override;
   void restore(const Caller& caller, Generators generators) override;
   void drop() noexcept override;
@@ -40,7 +44,10 @@ class ModuleState : public syncrun::detail::StateKeeper {
   void put_back_buffers();
 
   std::shared_ptr<::torch::nn::Module> module_;
-  std::string parts_;  // a line for each parameter
+  std::string parts_;                                          // a line for each parameter
+  std::vector<std::shared_ptr<::torch::nn::Module>> modules_;  // of module_: it has the same until a change
+  std::vector<::torch::Tensor> parameters_;                    // also those that are frozen
+  std::vector<std::uint64_t> mode_bits_;
   std::uint32_t synced_versions_ = 0;
   Use use_ = Use::none;  // since keep()
   // of keep():

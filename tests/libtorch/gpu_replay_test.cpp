@@ -289,6 +289,53 @@ TEST_P(LibtorchReplayOnGpus, DropoutOfRecurrentLayersRunsWithoutGraphs) {
   }
 }
 
+// ---- modes
+
+struct Normalized : torch::nn::Module {
+  Normalized() : first(kInputs, 8), norm(8), last(8, 1) {
+    register_module("first", first);
+    register_module("norm", norm);
+    register_module("last", last);
+    latest = this;
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return last(torch::tanh(norm(first(x)))).squeeze(1); }
+
+  torch::nn::Linear first;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Linear last;
+  inline static Normalized* latest = nullptr;  // of this worker
+};
+torch::Tensor normalized_loss(Normalized& net, ReplayRows x, ReplayTargets y) {
+  ++host_runs;
+  return models::mean_square(net.forward(lt::tensor(x)), lt::tensor(y));
+}
+void set_mode_of_norm(bool is_training) { Normalized::latest->norm->train(is_training); }
+void freeze_norm() { Normalized::latest->norm->weight.requires_grad_(false); }
+
+TEST_P(LibtorchReplayOnGpus, AGraphIsForTheModesOfItsModulesOnly) {
+  const auto run = [&]<BackwardOptions kOptions>() {
+    return trace_of<Normalized>([&](Trace& trace, const auto& net, const auto& params) {
+      const auto set_mode = session().function(set_mode_of_norm);
+      auto step = lt::train_step<sr::Adam, normalized_loss, kOptions>(session(), net, params);
+      for (int i = 0; i < 64; ++i) {
+        if (i % 8 == 0) set_mode(i / 8 % 2 == 0);
+        trace.numbers.push_back(step(x(), y(), {.learning_rate = 0.01}));
+      }
+    });
+  };
+  expect_replayed(run.operator()<BackwardOptions{}>(), run.operator()<kWithoutGraphs>());
+}
+
+/// As without graphs. change() freezes parameters.
+TEST_P(LibtorchReplayOnGpus, AParameterThatWasFrozenIsAnErrorOfReplayedStepsToo) {
+  const auto net = session().replicate<lt::Replica<Normalized>>(kSeedOnGpus);
+  const auto params = lt::parameters(session(), net);
+  auto step = lt::train_step<sr::Adam, normalized_loss>(session(), net, params);
+  for (int i = 0; i < 8; ++i) step(x(), y(), {.learning_rate = 0.01});
+  session().function(freeze_norm)();
+  EXPECT_ERROR(step(x(), y(), {.learning_rate = 0.01}), sr::ErrorKind::function, "'norm.weight'");
+}
+
 // ---- values
 
 torch::Tensor valued_loss(models::Mlp& net, ReplayRows x, ReplayTargets y, float penalty, sr::PerWorker<int> power) {

@@ -21,8 +21,9 @@ enum class FiniteCheck : std::uint8_t {
 /// How a CUDA device runs the step.
 enum class Replay : std::uint8_t {
   /// Captures the step as a CUDA graph and then launches the graph, if that is possible. The loss's host code does not
-  /// run in these steps, so the loss must do the same in each step, apart from the values of its inputs. If a step
-  /// cannot be captured, the worker warns once and runs the host code in each step (see docs/libtorch.md, "Replay").
+  /// run in these steps, so the loss must do the same in each step, apart from the values of its inputs. After train() or
+  /// eval() of a submodule, or if another parameter requires a gradient, it runs again. If a step cannot be captured, the
+  /// worker warns once and runs the host code in each step (see docs/libtorch.md, "Replay").
   if_possible,
   never  ///< Each step runs the loss's host code.
 };

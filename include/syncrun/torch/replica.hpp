@@ -233,6 +233,9 @@ class Replica final {
   /// The module of this worker.
   Net& net() noexcept { return kept_.net(); }
 
+  /// For replay: a graph is for one state, see replayable().
+  std::span<const std::uint64_t> replay_state() const noexcept { return bound_.modes(); }
+
   /// For parameters(): the sizes and names of the module, for a variable of T.
   template <class T>
   detail::ReplicaDescription describe() const {

@@ -197,6 +197,10 @@ class SYNCRUN_EXPORT BoundModule {
   /// Binds the parameters to `params`, for a call that does not change them.
   void bind_to_read(const FlatVector& params);
 
+  /// A bit for each module, whether it is in training mode, and for each parameter, whether it requires a gradient. Valid
+  /// until the next call.
+  std::span<const std::uint64_t> modes() const noexcept;
+
   /// At the end of a body: see ScriptAdapter::keep_buffers().
   void keep_buffers() const;
 
