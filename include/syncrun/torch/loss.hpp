@@ -107,7 +107,8 @@ Comm* comm_in(P&... inputs) noexcept {
 }
 
 /// Whether a step or an evaluation of a loss can be captured as a CUDA graph. TorchScript is not captured: it compiles
-/// itself anew during its first calls, and may keep tensors that it makes then.
+/// itself anew during its first calls, and may keep tensors that it makes then. Without its optimizer it does not, but a
+/// plan that the optimizer has made stays, so the optimizer would have to be off in all calls of the module.
 template <class F>
 inline constexpr bool kCanReplayLoss = false;
 template <class R, class Module, class... P>
