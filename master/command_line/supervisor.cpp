@@ -54,11 +54,6 @@ bool is_stopped(pid_t pid) {
   return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
 }
 
-bool is_script(const std::string& path) {
-  std::array<char, 2> begin{};
-  return std::ifstream(path, std::ios::binary).read(begin.data(), begin.size()) && begin == std::array{'#', '!'};
-}
-
 bool is_ignored(int signal) {
   struct sigaction action {};
   ::sigaction(signal, nullptr, &action);
@@ -209,7 +204,9 @@ void Supervisor::start_master(int restart) {
   request.reads_input = job_.node == 0;
   // An engine sends signals to the whole group, and not always those that are meant.
   request.leads_group = job_.launched_by.has_value();
-  request.holds_stop_signals = job_.node != 0 && !is_script(job_.program);  // commands of a script would inherit it
+  // The library lets them through as soon as it is loaded. A script or another program that starts Syncrun's would not, and
+  // its children would inherit that.
+  request.holds_stop_signals = job_.node != 0 && !library_named_in(job_.program).empty();
   oom_watch_.emplace();
   master_ = spawn_master(request);
   end_.master = master_.pid;

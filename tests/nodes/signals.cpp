@@ -63,6 +63,8 @@ void wait_at_birth(const char* file) {
   const char* const node = std::getenv("SYNCRUN_NODE");
   if (std::getenv("RANK") != nullptr || node == nullptr || std::string(node) != "0") {
     for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) std::raise(signal);
+    // A program that is started here can be ended.
+    if (std::system("sh -c 'kill -TERM $$; exit 0'") == 0) std::exit(9);
     return;
   }
   while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
