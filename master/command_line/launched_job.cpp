@@ -285,7 +285,9 @@ void LaunchedJob::take_line(const std::string& line) {
 void LaunchedJob::take_report(const TaskReport& report) {
   if (attempt_.tasks.empty() && stage_ == Stage::running) deadline_.reset();
   attempt_.tasks[report.task] = report;
-  if (report.kind == TaskReport::Kind::began) return;
+  if (report.kind == TaskReport::Kind::asked && attempt_.failures.empty() && stage_ == Stage::running)
+    attempt_.asked.insert(report.task);
+  if (report.kind != TaskReport::Kind::ended) return;
   if (report.exit_code != 0) {
     attempt_.failures.push_back(report);
     limit(report.stay + kTimeAfterFailure);
@@ -484,6 +486,11 @@ bool LaunchedJob::may_start_again(const Conclusion& conclusion, std::string& new
   const bool has_failed = conclusion.exit_code != 0;
   if (!has_failed || first_signal_ != 0 || conclusion.exit_code == kUsageExit) return false;
   if (has_ended(0) && !attempt_.tasks.at(0).was_asked && !conclusion.may_be_started_again) return false;
+  // An engine stops the other tasks when one dies without a word, but only a scheduler or a user stops all of them.
+  if (!attempt_.tasks.empty() && attempt_.asked.size() == attempt_.tasks.size()) {
+    news = "; a signal has told all nodes to stop";
+    return false;
+  }
   if (hosts_in_use().empty() || all_have_ended()) return conclusion.may_be_started_again;
   const bool were_complete = conclusion.may_be_started_again;
   return replace_lost_hosts(news) && (were_complete || !news.empty());

@@ -51,6 +51,7 @@ class LaunchedJob {
     os::Clock::time_point began{};
     std::map<int, TaskReport> tasks;   // the last report of each
     std::vector<TaskReport> failures;  // in the order of their reports
+    std::set<int> asked;               // tasks that a signal told to stop before anything had failed
     std::optional<int> wait_status;    // of the engine
     std::string why_ended;             // why this process has ended the engine. Empty if it has not.
   };

@@ -76,6 +76,9 @@ class LastWord {
     else if (!conclusion.message.empty())
       std::fputs(text::own_line(LogLevel::error, conclusion.message).c_str(), stderr);
   }
+  void tell_asked() const {
+    if (reporter_ != nullptr) reporter_->asked();
+  }
   bool is_launched() const noexcept { return reporter_ != nullptr; }
 
  private:
@@ -108,6 +111,7 @@ int run_program(const CommandOptions& options, const std::string& program, const
        .max_restarts = options.max_restarts,
        .restarts_before = options.restart,
        .launched_by = last_word.is_launched() ? std::optional(nodes::find_engine(::getenv).kind) : std::nullopt,
+       .when_asked = [&last_word] { last_word.tell_asked(); },
        .node = job ? job->task : 0,
        .longest_stop = job ? node_timeout(options) : std::chrono::milliseconds(0)},
       text::make_logger("syncrun", level));

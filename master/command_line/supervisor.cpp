@@ -413,6 +413,7 @@ void Supervisor::ask_to_stop(int signal, SignalFrom from) {
   deadline_ = limit ? asked_at_ + *limit : os::Clock::time_point::max();
   // The terminal sends these signals to the whole foreground group, which includes the master.
   if (!(from == SignalFrom::terminal && (signal == SIGINT || signal == SIGQUIT))) send_to_master(signal);
+  job_.when_asked();
 }
 
 /// Ctrl-Z. The master is stopped first. So it does not see that workers have stopped, and starts no further ones.

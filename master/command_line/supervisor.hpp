@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -36,6 +37,7 @@ struct Job {
   int restarts_before = 0;  ///< How often a script has run the program before.
   /// The engine that another `syncrun` has started for this job. It may send a signal in place of another.
   std::optional<nodes::EngineKind> launched_by = {};
+  std::function<void()> when_asked = [] {};  ///< Called when a signal asks the program to stop.
   int node = 0;  ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
   /// In a job on several nodes: the other nodes have given up a master or an agent that was stopped for longer, so it is
   /// killed. 0 in a job on one node.

@@ -16,6 +16,9 @@ namespace syncrun::detail::master::command_line {
 
 namespace {
 
+/// In the order of TaskReport::Kind.
+constexpr std::array<std::string_view, 3> kKinds{"began", "asked", "ended"};
+
 constexpr std::string_view kDigits = "0123456789abcdef";
 
 bool is_plain(char c) {
@@ -54,7 +57,7 @@ std::optional<std::string> from_word(std::string_view word) {
 }  // namespace
 
 std::string report_line(const std::string& token, const TaskReport& report) {
-  protocol::FailureDetails fields{{"kind", report.kind == TaskReport::Kind::began ? "began" : "ended"},
+  protocol::FailureDetails fields{{"kind", std::string(kKinds[static_cast<std::size_t>(report.kind)])},
                                   {"task", std::to_string(report.task)},
                                   {"host", report.host},
                                   {"job", report.job}};
@@ -88,12 +91,12 @@ std::optional<TaskReport> report_in(std::string_view line, const std::string& to
     std::from_chars(value.data(), value.data() + value.size(), result);
     return result;
   };
-  TaskReport report{.kind = field("kind") == "ended" ? TaskReport::Kind::ended : TaskReport::Kind::began,
-                    .task = number("task"),
-                    .host = field("host"),
-                    .job = field("job")};
+  const auto kind = std::find(kKinds.begin(), kKinds.end(), field("kind")) - kKinds.begin();
+  if (kind == static_cast<std::ptrdiff_t>(kKinds.size())) return std::nullopt;
+  TaskReport report{
+      .kind = static_cast<TaskReport::Kind>(kind), .task = number("task"), .host = field("host"), .job = field("job")};
   if (report.task < 0) return std::nullopt;
-  if (report.kind == TaskReport::Kind::began) return report;
+  if (report.kind != TaskReport::Kind::ended) return report;
   report.exit_code = number("code");
   report.message = field("message");
   report.may_restart = number("restart") == 1;
@@ -123,6 +126,12 @@ void TaskReporter::write(const TaskReport& report) const {
   const std::string line = report_line(token_, report);
   if (relay_) relay_->report(line);
   else write_fully(STDERR_FILENO, line);
+}
+
+void TaskReporter::asked() const {
+  TaskReport report = own_;
+  report.kind = TaskReport::Kind::asked;
+  write(report);
 }
 
 void TaskReporter::ended(const Conclusion& conclusion, std::chrono::milliseconds stay) const {

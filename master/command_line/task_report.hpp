@@ -1,7 +1,7 @@
 #pragma once
 
-// What the `syncrun` on each node tells the `syncrun` that has started the engine: that it has begun, and how its part of
-// the job has ended. The only way between the two that each engine offers is standard error. So a report is a line there,
+// What the `syncrun` on each node tells the `syncrun` that has started the engine: that it has begun, that a signal has told
+// it to stop, and how its part of the job has ended. The only way between the two that each engine offers is standard error. So a report is a line there,
 // which the reader takes out. An engine may put text before the line.
 
 #include <chrono>
@@ -21,7 +21,7 @@ inline constexpr std::string_view kLaunchedMark = "syncrun-task ";
 inline constexpr const char* kLaunchedTask = "launched-task";
 
 struct TaskReport {
-  enum class Kind { began, ended };
+  enum class Kind { began, asked, ended };
   Kind kind = Kind::began;
   int task = 0;
   std::string host = {};  ///< Where the task runs.
@@ -48,6 +48,7 @@ class TaskReporter {
  public:
   /// Reports that this task has begun. An engine has started it.
   explicit TaskReporter(const std::string& token);
+  void asked() const;
   void ended(const Conclusion& conclusion, std::chrono::milliseconds stay) const;
 
  private:

@@ -174,6 +174,15 @@ class Launches(ByLaunchers, OnHosts):
                 self.assertEqual(job.finish(), 0, (number.name, job.text))
                 self.check_nothing_left()
 
+    def test_a_job_that_slurm_ends_is_not_started_again(self):
+        """Slurm kills all nodes before they can say a last word."""
+        for launcher in self.for_each_launcher(("srun", "srun pmi2")):
+            job = self.job(launcher, ["stop-never", self.hosts.folder / "checkpoint"], more=["--max-restarts", "2"])
+            job.await_line("it goes on")
+            self.hosts.run("n1", ["scancel", self.hosts.run("n1", ["squeue", "-h", "-o", "%i"]).stdout.split()[0]], check=True)
+            self.fails(job, "restart 1 of 2 is not possible, after: .*; a signal has told all nodes to stop")
+            self.assertEqual(self.hosts.run("n1", ["squeue", "-h", "-t", "PD,R"]).stdout, "")
+
     def test_a_signal_that_ends_the_program_is_no_success(self):
         for launcher in self.for_each_launcher():
             for number in (signal.SIGTERM, signal.SIGINT):

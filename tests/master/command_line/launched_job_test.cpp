@@ -101,6 +101,23 @@ TEST(LaunchedJob, HasTheExitCodeOfAProgramThatWasToldToStop) {
   EXPECT_THAT(run.errors(), Not(HasSubstr("restart")));
 }
 
+/// A scheduler tells all nodes to stop, and kills them when their time is over.
+TEST(LaunchedJob, DoesNotStartAgainIfAllNodesWereToldToStopAndHadNoLastWord) {
+  const Engine engine(
+      "[ \"$2\" = --version ] && exit 0\n"
+      "cd $(dirname $0); export PMI_SIZE=2 MPI_LOCALNRANKS=1 PMI_FD=9\n"
+      "PMI_RANK=1 \"$@\" >1 & other=$!\n"
+      "PMI_RANK=0 \"$@\" >0 & first=$!\n"
+      "until grep -q ready 0 && grep -q ready 1; do sleep 0.01; done\n"
+      "kill -TERM $first $other; sleep 0.5; kill -KILL $first $other; wait; exit 1");
+  CommandRun run(engine.with({"--max-restarts", "1", scripted_program(), "ignore-requests"}, "a,b"));
+  EXPECT_EQ(run.exit_code(), 1);
+  EXPECT_THAT(run.errors(),
+              testing::ContainsRegex("restart 1 of 1 is not possible, after: .*without a last word: node 0 "
+                                     ".*; a signal has told all nodes to stop"));
+  EXPECT_TRUE(eventually([&] { return run.nothing_remains(); }));
+}
+
 TEST(LaunchedJob, EndsAnEngineThatDoesNotReturn) {
   const Engine engine("\"$@\"; sleep 1000");
   CommandRun run(engine.with({scripted_program(), "exit", "7"}));
