@@ -157,13 +157,14 @@ bool run_in_parts(calls::SystemCommands& commands, Order order, std::span<const 
   for (const auto& pieces : all) {
     if (!pieces.empty()) most = std::max(most, pieces.back().copy_at + pieces.back().bytes - first_of(pieces));
   }
-  for (std::uint64_t done = 0; done < most; done += most_bytes) {
+  std::uint64_t count = order.hashes == 0 ? most_bytes : std::min(most_bytes, kFirstComparedBytes);
+  for (std::uint64_t done = 0; done < most; done += std::exchange(count, most_bytes)) {
     std::vector<std::vector<RowsPiece>> parts;
     protocol::RankSet ranks;
     if (order.hashes != 0) ranks.add(0);
     for (const auto& pieces : all) {
       const std::uint64_t begin = first_of(pieces) + done;
-      parts.push_back(cut(pieces, begin, begin + most_bytes));
+      parts.push_back(cut(pieces, begin, begin + count));
       if (!parts.back().empty()) ranks.add(static_cast<int>(parts.size()) - 1);
     }
     order.pieces = parts;

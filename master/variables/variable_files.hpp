@@ -42,6 +42,9 @@ std::vector<RowsPiece> cut(std::span<const RowsPiece> pieces, std::uint64_t begi
 
 /// The most bytes that one command moves on each rank. The call timeout applies to each command.
 inline constexpr std::size_t kMostFileBytes = std::size_t{1} << 30U;
+/// The same for the first command that compares copies. Copies that differ often do so in their first rows. Then not much
+/// was written in vain.
+inline constexpr std::size_t kFirstComparedBytes = std::size_t{16} << 20U;
 
 /// A variable, and the files of its array.
 struct RowsOnDisk {

@@ -122,6 +122,15 @@ TEST_F(RowsOfRanks, AreSharesOfEqualCopiesUntilOneDiffers) {
   wrong_rank = 2;
   EXPECT_FALSE(write_shares(session.commands, on_disk({3, 4}), 20));
   EXPECT_EQ(actions.size(), 1U);
+
+  constexpr std::int64_t kRows = 5 << 19;  // 20 MiB
+  variable->copies.change().extents = {Extents{3 * kRows, 2}, Extents{3 * kRows, 2}, Extents{3 * kRows, 2}};
+  pieces.clear();
+  EXPECT_FALSE(write_shares(session.commands, on_disk({kRows, 2 * kRows})));
+  EXPECT_THAT(pieces, ElementsAre("rank 0: 16777216 bytes at 0 of x@0 from 0",
+                                  "rank 1: 16777216 bytes at 0 of x@1 from 20971520",
+                                  "rank 2: 16777216 bytes at 20971520 of x@1 from 41943040"))
+      << "little is written in vain";
 }
 
 TEST_F(RowsOfRanks, AreDividedByTheWeightsOfTheRanks) {
