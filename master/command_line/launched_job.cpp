@@ -291,6 +291,10 @@ void LaunchedJob::take_report(const TaskReport& report) {
   if (report.exit_code != 0) {
     attempt_.failures.push_back(report);
     limit(report.stay + kTimeAfterFailure);
+    // srun would tell the others to stop, and wait: an agent then waits for its master, which may not have come.
+    const bool has_begun =
+        report.may_restart || (report.exit_code != kNotFoundExit && report.exit_code != kNotExecutableExit);
+    if (!has_begun && launch_.launcher == Launcher::srun) static_cast<void>(let_slurm_signal("KILL"));
   } else if (report.task == 0 || all_have_ended()) {
     limit(kTimeAfterEnd);
   } else if (others_have_ended()) {
@@ -352,13 +356,18 @@ void LaunchedJob::pass_on(int signal) {
     ::kill(engine_.pid, other);
     return;
   }
-  // srun ends the job at SIGTERM. Slurm itself gives the signal to the tasks.
-  const std::string& job = attempt_.tasks.begin()->second.job;
-  const std::string name = signal == SIGINT ? "--signal=INT" : "--signal=TERM";
+  // srun ends the job at SIGTERM.
+  if (!let_slurm_signal(signal == SIGINT ? "INT" : "TERM")) end_engine("");
+}
+
+/// Slurm itself gives the signal to the tasks. Returns false if its tool is not there.
+bool LaunchedJob::let_slurm_signal(const std::string& name) {
   try {
-    messengers_.push_back(start_program({"scancel", name, job}, -1, -1, false).pid);
+    const std::string& step = attempt_.tasks.begin()->second.job;
+    messengers_.push_back(start_program({"scancel", "--signal=" + name, step}, -1, -1, false).pid);
+    return true;
   } catch (const Error&) {
-    end_engine("");
+    return false;
   }
 }
 

@@ -68,6 +68,7 @@ class LaunchedJob {
   void write_rests();
   void take_report(const TaskReport& report);
   void pass_on(int signal);
+  bool let_slurm_signal(const std::string& name);
   void ask_to_stop(int signal);
   void limit(std::chrono::milliseconds time);
   void advance();

@@ -147,7 +147,9 @@ class Launches(ByLaunchers, OnHosts):
                 self.fails(job, pattern)
                 took = time.monotonic() - began
                 print(f"  {launcher.name}, {program}: {took:.1f} s", flush=True)
-                self.assertLess(took, START_LIMIT_S + BUSY_S, job.text)
+                # Slurm would let the others end for KillWait, which has the same length.
+                is_killed = launcher.word == "srun" and program == "/tmp/program"
+                self.assertLess(took, START_LIMIT_S + (0 if is_killed else BUSY_S), job.text)
 
     def test_lines_of_all_nodes_are_whole(self):
         """An engine reads 4096 bytes at a time, and passes on those of another node between two reads."""
