@@ -282,9 +282,10 @@ SYNCRUN_EXPORT void reduce_bytes(const RawComm& comm, void* values, std::size_t 
 /// the length of the share.
 SYNCRUN_EXPORT void reduce_scatter_bytes(const RawComm& comm, void* values, std::size_t elements, CommTarget part,
                                          DType dtype, Reduction reduction);
-/// These two start what the functions of the same names do, and return the number of the collective.
+/// Starts what reduce_scatter_bytes does. Returns the number of the collective for StartedCollective.
 SYNCRUN_EXPORT std::uint64_t start_reduce_scatter_bytes(const RawComm& comm, void* values, std::size_t elements,
                                                         CommTarget part, DType dtype, Reduction reduction);
+/// The same for all_gather_bytes, without lengths.
 SYNCRUN_EXPORT std::uint64_t start_all_gather_bytes(const RawComm& comm, CommSource part, CommTarget all);
 /// Copies values in device memory from rank `root` to all ranks.
 SYNCRUN_EXPORT void broadcast_elements(const RawComm& comm, void* values, std::size_t elements, DType dtype, int root);
