@@ -101,7 +101,8 @@ class TrainStep {
     check_held();
     return params_;
   }
-  /// The gradient of the last call: the mean over all rows of that call, clipped if the step clips it. The gradient is
+  /// The gradient of the last call: the mean over all rows of that call, clipped if the step clips it. On CUDA devices,
+  /// it is not clipped, and that of a sum is not divided, because the update does both on the way. The gradient is
   /// equal on every rank. If the step is sharded (StepForm::sharded), each rank's copy is valid only in that rank's
   /// share. If it is fully sharded, each rank's copy is its own part.
   Shared<T, 1> gradient() const {
