@@ -1,3 +1,8 @@
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -32,6 +37,21 @@ Sum<double> train_step(CpuWorker& worker, Comm& comm, Local<double, 1> weights, 
   return {weights[0] * (1 + worker.rank())};
 }
 
+/// Whether SIGTERM ends a program that this process starts.
+bool can_end_a_program() {
+  pid_t child = 0;
+  std::string program = "sleep";
+  std::string seconds = "1000";
+  const std::array words{program.data(), seconds.data(), static_cast<char*>(nullptr)};
+  if (::posix_spawnp(&child, program.c_str(), nullptr, nullptr, words.data(), ::environ) != 0) return false;
+  ::kill(child, SIGTERM);
+  int status = 0;
+  for (int naps = 0; naps < 500 && ::waitpid(child, &status, WNOHANG) == 0; ++naps)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ::kill(child, SIGKILL);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
+}
+
 }  // namespace
 
 /// Trains for so many steps. In the first run, each takes so many seconds. When it is told to stop, it saves, and asks to be
@@ -63,8 +83,7 @@ void wait_at_birth(const char* file) {
   const char* const node = std::getenv("SYNCRUN_NODE");
   if (std::getenv("RANK") != nullptr || node == nullptr || std::string(node) != "0") {
     for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) std::raise(signal);
-    // A program that is started here can be ended.
-    if (std::system("sh -c 'kill -TERM $$; exit 0'") == 0) std::exit(9);
+    if (!can_end_a_program()) std::exit(9);
     return;
   }
   while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
