@@ -35,6 +35,9 @@ class Producer {
   int index() const noexcept { return detail::index_of(*core_); }
   int count() const noexcept { return detail::count_of(*core_); }
 
+  /// The number of the node that this producer runs on. 0 on the first one, and in a session on one node.
+  int node() const noexcept { return detail::node_of(*core_); }
+
   /// Returns a batch to fill. Waits until one of this producer's batches is free. If the queue is closed, returns an
   /// empty draft. Throws Error (usage) if the function itself holds all batches of this producer.
   [[nodiscard]] Draft<Batch> next() { return {*core_, detail::next_draft(*core_)}; }

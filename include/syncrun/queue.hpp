@@ -93,7 +93,8 @@ enum class ProducerPlaces : std::uint8_t {
   first_node,
   /// Each node runs all producers, with the same indices, seeds and arguments. Each rank reads the batch that was made
   /// on its own node, so rows of a batch do not travel. All nodes must make the same batches: the function may depend
-  /// only on its arguments, index(), count(), rng(), and on files that are the same on each node.
+  /// only on its arguments, index(), count(), rng(), and on files that are the same on each node. Rows that it pushes with
+  /// push_here() may also depend on node().
   every_node,
 };
 

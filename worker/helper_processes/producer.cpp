@@ -39,6 +39,7 @@ class ProducerCore {
   protocol::ProducerSlot& slot() const noexcept { return block_.producer(index_); }
   int index() const noexcept { return index_; }
   int count() const noexcept { return block_.header().producers; }
+  int node() const noexcept { return session_.place.node; }
   std::mt19937_64& rng() noexcept { return rng_; }
 
   void set_state(protocol::ProducerState state) const noexcept {
@@ -152,6 +153,7 @@ void drop_draft(ProducerCore& producer, int batch) noexcept {
 }
 int index_of(const ProducerCore& producer) noexcept { return producer.index(); }
 int count_of(const ProducerCore& producer) noexcept { return producer.count(); }
+int node_of(const ProducerCore& producer) noexcept { return producer.node(); }
 std::mt19937_64& rng_of(ProducerCore& producer) noexcept { return producer.rng(); }
 
 }  // namespace syncrun::detail

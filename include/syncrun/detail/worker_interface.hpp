@@ -329,6 +329,8 @@ SYNCRUN_EXPORT void drop_draft(ProducerCore& producer, int batch) noexcept;
 SYNCRUN_EXPORT int index_of(const ProducerCore& producer) noexcept;
 /// The number of producers of the queue.
 SYNCRUN_EXPORT int count_of(const ProducerCore& producer) noexcept;
+/// The number of the node that this producer runs on.
+SYNCRUN_EXPORT int node_of(const ProducerCore& producer) noexcept;
 /// The random number generator of this producer, seeded from the session's seed and the producer's index.
 SYNCRUN_EXPORT std::mt19937_64& rng_of(ProducerCore& producer) noexcept;
 
