@@ -214,7 +214,7 @@ class Bench {
     const auto form = kIsSharded ? sr::StepForm::fully_sharded : sr::StepForm::replicated;
     auto step = lt::train_step<sr::Adam, kLoss, kBackward>(session_, net_, params_, {.form = form});
     for (const std::int64_t rows : options_.rows) {
-      const sr::Adam rule{.learning_rate = 1e-3, .decoupled_weight_decay = 0.1};
+      const sr::Adam rule{.learning_rate = 1e-4, .decoupled_weight_decay = 0.1};
       const sr::CallOptions call{.batch = rows * session_.world_size()};
       const auto start = [&] {
         return std::apply([&](const Inputs&... inputs) { return step.async(inputs..., rule, call); }, inputs_);

@@ -16,7 +16,7 @@ namespace syncrun::libtorch::detail {
 
 /// A flat tensor. The tensors that refer to parts of it (parameters, their gradients, and what autograd saved of them)
 /// stay the same, and see the memory that it has at the time. Without memory, an access to a part of it on a CPU device is
-/// a fault (SIGSEGV) at an address that nothing else uses. On a GPU, LibTorch throws.
+/// a fault (SIGSEGV) at an address that nothing else uses. On a GPU, LibTorch throws, or the access is illegal.
 class UnitMemory {
  public:
   UnitMemory(std::int64_t elements, ::torch::ScalarType type, ::torch::Device device);

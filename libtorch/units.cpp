@@ -88,10 +88,10 @@ std::shared_ptr<Units> make_units(int rank, int world_size, ShardOptions options
 std::int64_t elements_of_rank(const Units& units) noexcept { return units.elements(); }
 UnitPeak peak_of(const Units& units) noexcept { return units.peak(); }
 
-UnitPass::UnitPass(BoundModule& module, Comm& comm, const FlatVector& params) : module_(module) {
+UnitPass::UnitPass(BoundModule& module, Comm& comm, const FlatVector& params, PassKind kind) : module_(module) {
   module.check_unchanged();
   module.state_->note_use(ModuleState::Use::evaluation);
-  begin(comm, params, {}, true);
+  begin(comm, params, {}, kind, true);
 }
 
 UnitPass::UnitPass(BoundModule& module, Comm& comm, const FlatVector& params, const FlatVector& gradient, int slice)
@@ -100,12 +100,13 @@ UnitPass::UnitPass(BoundModule& module, Comm& comm, const FlatVector& params, co
   module.state_->note_use(ModuleState::Use::training);
   module.gradient_ = gradient;
   ++module.steps_;
-  begin(comm, params, gradient, slice == 0);
+  begin(comm, params, gradient, PassKind::training, slice == 0);
 }
 
-void UnitPass::begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, bool is_first_slice) {
+void UnitPass::begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, PassKind kind,
+                     bool is_first_slice) {
   try {
-    module_.units_->begin(comm, params, gradient, is_first_slice);
+    module_.units_->begin(comm, params, gradient, kind, is_first_slice);
   } catch (...) {  // there will be no destructor
     module_.units_->end();
     throw;
@@ -212,7 +213,7 @@ Tensors Unit::run_recorded(const std::shared_ptr<Unit>& unit, Reshard reshard, c
   return outputs;
 }
 
-// ---- the construction of units -----------------------------------------------------------------------------------------
+// ---- the construction of units --------------------------------------------------------------------------------
 
 Units::Units(int rank, int world_size, ::torch::Device device, ShardOptions options)
     : rank_(rank), world_size_(world_size), device_(device), options_(options) {}
@@ -323,7 +324,8 @@ std::vector<std::int64_t> Units::places(const std::vector<BoundParameter>& param
 
 // ---- a pass ---------------------------------------------------------------------------------------------------
 
-void Units::begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, bool is_first_slice) {
+void Units::begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, PassKind kind,
+                  bool is_first_slice) {
   if (comm.world_size() != world_size_ || comm.rank() != rank_)
     refuse_unit("the call has " + std::to_string(comm.world_size()) + " ranks, expected all " +
                 std::to_string(world_size_) + ": each has a part of the parameters");
@@ -337,16 +339,17 @@ void Units::begin(Comm& comm, const FlatVector& params, const FlatVector& gradie
   comm_ = &comm;
   params_ = params;
   gradient_ = gradient;
+  kind_ = kind;
   is_backward_ = false;
   counts_ = true;
   events_.clear();
   reducing_.reset();
   for (const auto& unit : units_) unit->has_gradient_ = !is_first_slice;
   is_predicted_ = false;
+  if (kind == PassKind::file) return;
   if (prefetches()) {
-    const std::vector<std::int64_t>& last = last_events_[is_training() ? 1 : 0];
-    const auto all = comm.lengths(hash_of(last));
-    is_predicted_ = !last.empty() && are_equal(all);
+    const auto all = comm.lengths(hash_of(last_events()));
+    is_predicted_ = !last_events().empty() && are_equal(all);
   }
   if (rest_ != nullptr) gather(*rest_);
 }
@@ -409,6 +412,8 @@ void Units::note_memory() noexcept {
     for (const UnitMemory* const memory : {&unit->full_, &unit->gradient_})
       now.bytes += memory->is_open() ? memory->bytes() : 0;
   }
+  if (reducing_ && !is_rest(*reducing_->unit) && !reducing_->unit->gradient_.is_open())
+    now.bytes += static_cast<std::int64_t>(reducing_->whole.nbytes());
   peak_ = {std::max(peak_.units, now.units), std::max(peak_.bytes, now.bytes)};
 }
 
@@ -443,7 +448,7 @@ void Units::start_gather(Unit& unit, Event event) {
 
 void Units::prefetch() {
   if (!is_predicted_) return;
-  const std::vector<std::int64_t>& last = last_events_[is_training() ? 1 : 0];
+  const std::vector<std::int64_t>& last = last_events();
   for (std::size_t i = events_.size(); i < last.size(); ++i) {
     const auto event = static_cast<Event>(last[i] % kEventFactor);
     if (event == Event::reduce) continue;
@@ -498,6 +503,7 @@ void Units::reduce(Unit& unit) {
     reducing_.emplace(Reducing{&unit, whole, is_direct ? ::torch::Tensor() : own,
                                comm.start_reduce_scatter(all, elements_of<T>(own), Reduction::sum)});
   });
+  note_memory();
   if (!prefetches()) finish_reducing();
 }
 
@@ -556,13 +562,13 @@ void Units::scatter(Unit& unit) {
 
 void Units::note(const Unit& unit, Event event) {
   events_.push_back(static_cast<std::int64_t>(unit.index_) * kEventFactor + static_cast<std::int64_t>(event));
-  const std::vector<std::int64_t>& last = last_events_[is_training() ? 1 : 0];
+  const std::vector<std::int64_t>& last = last_events();
   is_predicted_ = is_predicted_ && events_.size() <= last.size() && events_.back() == last[events_.size() - 1];
 }
 
 void Units::vote() {
   if (!are_equal(comm_->lengths(hash_of(events_)))) refuse_order();
-  std::swap(last_events_[is_training() ? 1 : 0], events_);
+  if (kind_ != PassKind::file) std::swap(last_events(), events_);
 }
 
 /// Called by all ranks. Finds the first difference.

@@ -95,8 +95,8 @@ class Units : public std::enable_shared_from_this<Units> {
 
   // ---- a pass: a slice of a step, an evaluation, a file ----
 
-  /// Begins a pass, and gathers the rest of the module. `gradient` is empty in a pass that only reads.
-  void begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, bool is_first_slice);
+  /// Begins a pass. Gathers the rest of the module, but for a file. `gradient` is empty in a pass that only reads.
+  void begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, PassKind kind, bool is_first_slice);
   /// `counts`: whether this rank's gradient counts. If not, it may be anything.
   void begin_backward(bool counts);
   void backward(const ::torch::Tensor& loss);
@@ -148,7 +148,7 @@ class Units : public std::enable_shared_from_this<Units> {
   void check_gradient(const Unit& unit) const;
   void note_memory() noexcept;
   bool is_rest(const Unit& unit) const noexcept { return &unit == rest_; }
-  bool is_training() const noexcept { return gradient_.data != nullptr; }
+  std::vector<std::int64_t>& last_events() noexcept { return last_events_[static_cast<std::size_t>(kind_)]; }
   [[noreturn]] void refuse_order();
 
   const int rank_;
@@ -166,14 +166,14 @@ class Units : public std::enable_shared_from_this<Units> {
   Comm* comm_ = nullptr;
   FlatVector params_;
   FlatVector gradient_;
+  PassKind kind_ = PassKind::evaluation;
   bool is_backward_ = false;
   bool counts_ = true;
   std::vector<std::int64_t> events_;
   bool is_predicted_ = false;  // up to now, the events are those of last_events_
   std::optional<Reducing> reducing_;
 
-  // of the last complete pass of a kind: an evaluation or a file, and a slice of a step
-  std::array<std::vector<std::int64_t>, 2> last_events_;
+  std::array<std::vector<std::int64_t>, 3> last_events_;  // of the last complete pass of each kind; not of files
 };
 
 }  // namespace syncrun::libtorch::detail

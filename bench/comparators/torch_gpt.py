@@ -162,7 +162,7 @@ def make_step(world, options, mode):
             block.compile(dynamic=False)
     elif mode != "eager":
         model = torch.compile(model, mode=COMPILE_MODES[mode], dynamic=False)
-    optimizer = torch.optim.AdamW(raw.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(raw.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
 
     def step(*rows):
         if mode == "reduce-overhead":

@@ -73,7 +73,7 @@ TEST_P(LibtorchShardedOnGpus, ComputeInBfloat16) {
   }
 }
 
-/// A block whose gather and reduction take about as long as its products, so that an order that is missing shows.
+/// With few rows, its gather and reduction take longer than its products, and with many, less long.
 struct WideBlock : nn::Module {
   WideBlock() : norm(nn::LayerNormOptions({kFeatures})), wide(kFeatures, kHidden), narrow(kHidden, kFeatures) {
     register_module("norm", norm);
@@ -93,9 +93,10 @@ struct WideBlock : nn::Module {
 };
 
 struct WideNet : nn::Module {
-  WideNet() : last(WideBlock::kFeatures, 1) {
+  explicit WideNet(std::int64_t reshard) : last(WideBlock::kFeatures, 1) {
     for (int i = 0; i < 6; ++i)
-      blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<lt::Sharded<WideBlock>>()));
+      blocks.push_back(register_module("block" + std::to_string(i),
+                                       std::make_shared<lt::Sharded<WideBlock>>(static_cast<Reshard>(reshard))));
     register_module("last", last);
   }
   std::vector<std::shared_ptr<lt::Sharded<WideBlock>>> blocks;
@@ -108,29 +109,49 @@ Tensor wide_loss(WideNet& net, sr::Scattered<const float, 2> rows) {
   return (net.last(x) - 1).to(torch::kFloat32).square().mean();
 }
 
-TEST_P(LibtorchShardedOnGpus, HaveTheSameLossesWithoutPrefetch) {
-  constexpr std::int64_t kRowCount = 64;
-  std::vector<float> values(kRowCount * WideBlock::kFeatures);
+/// Losses of steps with these rows, with and without prefetch.
+template <lt::ShardOptions kOptions>
+std::vector<double> wide_losses(sr::Session& session, std::int64_t rows, Reshard reshard) {
+  std::vector<float> values(static_cast<std::size_t>(rows * WideBlock::kFeatures));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * i % 1009) / 1009 - 0.5F;
-  const auto data = session().data(values, sr::Shape{kRowCount, WideBlock::kFeatures});
-  const auto losses = [&]<lt::ShardOptions kOptions>() {
-    const auto net = session().replicate<lt::ShardedReplica<WideNet, kOptions>>(kSeed);
-    const auto params = lt::parameters(session(), net);
-    auto step = lt::train_step<sr::Adam, wide_loss>(session(), net, params, {.form = sr::StepForm::fully_sharded});
-    std::vector<double> found;
-    for (int i = 0; i < 8; ++i) found.push_back(step(data, {.learning_rate = 1e-4}));
-    return found;
-  };
-  const auto expect_near = [](const std::vector<double>& found, const std::vector<double>& wanted, double tolerance) {
-    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i] / wanted[i], 1, tolerance) << "step " << i;
-  };
+  const auto data = session.data(values, sr::Shape{rows, WideBlock::kFeatures});
+  using Replica = lt::ShardedReplica<WideNet, kOptions>;
+  const auto net = session.replicate<Replica>(kSeed, static_cast<std::int64_t>(reshard));
+  const auto params = lt::parameters(session, net);
+  auto step = lt::train_step<sr::Adam, wide_loss>(session, net, params, {.form = sr::StepForm::fully_sharded});
+  std::vector<double> found;
+  for (int i = 0; i < 8; ++i) found.push_back(step(data, {.learning_rate = 2e-5}));
+  return found;
+}
+
+TEST_P(LibtorchShardedOnGpus, HaveTheSameLossesWithoutPrefetch) {
   constexpr auto kBfloat16 = lt::UnitType::bfloat16;
-  const auto exact = losses.operator()<lt::ShardOptions{.prefetch = lt::Prefetch::never}>();
-  expect_near(losses.operator()<lt::ShardOptions{}>(), exact, 1e-5);
-  const auto mixed = losses.operator()<lt::ShardOptions{.gather = kBfloat16, .prefetch = lt::Prefetch::never}>();
-  expect_near(losses.operator()<lt::ShardOptions{.gather = kBfloat16}>(), mixed, 1e-5);
-  expect_near(losses.operator()<lt::ShardOptions{.gather = kBfloat16, .reduce = kBfloat16}>(), mixed, 0.03);
-  expect_near(mixed, exact, 0.05);
+  constexpr auto kNever = lt::Prefetch::never;
+  const auto expect_near = [](const std::vector<double>& found, const std::vector<double>& wanted, double tolerance) {
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], wanted[i], tolerance * wanted[0]) << "step " << i;
+  };
+  for (const std::int64_t rows : {64, 16384}) {
+    for (const auto reshard : {Reshard::keep, Reshard::recompute}) {
+      const auto mixed =
+          wide_losses<lt::ShardOptions{.gather = kBfloat16, .prefetch = kNever}>(session(), rows, reshard);
+      expect_near(wide_losses<lt::ShardOptions{.gather = kBfloat16}>(session(), rows, reshard), mixed, 1e-5);
+      if (rows > 64) continue;
+      const auto exact = wide_losses<lt::ShardOptions{.prefetch = kNever}>(session(), rows, reshard);
+      expect_near(wide_losses<lt::ShardOptions{}>(session(), rows, reshard), exact, 1e-5);
+      expect_near(wide_losses<lt::ShardOptions{.gather = kBfloat16, .reduce = kBfloat16}>(session(), rows, reshard),
+                  mixed, 0.03);
+      expect_near(mixed, exact, 0.05);
+    }
+  }
+}
+
+TEST_P(LibtorchShardedOnGpus, GoOnIfTheNextUnitIsAnotherAndAfterErrors) {
+  const auto data = words();
+  const auto ahead = losses_of_changing_orders<lt::Prefetch::always>(session(), data);
+  const auto plain = losses_of_changing_orders<lt::Prefetch::never>(session(), data);
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(ahead[i] / plain[i], 1, 1e-5) << i;
+  expect_goes_on_after_errors<lt::Prefetch::always>(session(), data);
 }
 
 /// NCCL does not notice it.

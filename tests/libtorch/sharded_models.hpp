@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/libtorch/models.hpp"
+#include "tests/support/on_workers.hpp"
 
 namespace sharded {
 
@@ -128,6 +129,73 @@ inline std::vector<std::int64_t> batch_of(std::int64_t step) {
 /// The mean over these rows, in this process.
 inline Tensor serial_mean(Net& net, const Tensor& rows) {
   return torch::cross_entropy_loss(scores_of(net, rows).reshape({-1, kWords}), targets_of(rows).reshape({-1}));
+}
+
+/// A step and an evaluation have orders of their own. The evaluation runs the blocks in another order than the step, and
+/// `count` blocks of it.
+inline Tensor changing_loss(Net& net, sr::Scattered<const std::int64_t, 2> rows, std::int64_t count) {
+  auto x = net.words(lt::tensor(rows));
+  for (std::int64_t i = 0; i < count; ++i)
+    x = net.blocks[static_cast<std::size_t>(torch::GradMode::is_enabled() ? i : count - 1 - i)]->forward(x);
+  return x.square().mean();
+}
+
+template <lt::Prefetch kPrefetch>
+std::vector<double> losses_of_changing_orders(sr::Session& session, const sr::Data<std::int64_t, 2>& words) {
+  using Replica = lt::ShardedReplica<Net, lt::ShardOptions{.prefetch = kPrefetch}>;
+  const auto net = session.replicate<Replica>(kSeed, std::int64_t{0}, 0.0);
+  const auto params = lt::parameters(session, net);
+  auto step = lt::train_step<sr::Adam, changing_loss>(session, net, params, {.form = sr::StepForm::fully_sharded});
+  auto evaluate = lt::evaluation<changing_loss>(session, net, params);
+  std::vector<double> found;
+  for (const std::int64_t count : {4, 2, 3, 3, 1, 4, 4}) {
+    found.push_back(step(words, count, {.learning_rate = 0.01}, {.slices = 2}));
+    found.push_back(evaluate(words, 5 - count));
+  }
+  return found;
+}
+
+/// Throws in the backward pass.
+struct Failing : torch::autograd::Function<Failing> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*,
+                                               torch::autograd::tensor_list gradients) {
+    TORCH_CHECK(false, "the test fails");
+    return gradients;
+  }
+};
+inline Tensor failing_loss(Net& net, sr::Scattered<const std::int64_t, 2> rows, sr::Comm& comm, bool fails) {
+  auto x = net.words(lt::tensor(rows));
+  for (std::size_t i = 0; i < net.blocks.size(); ++i) {
+    x = net.blocks[i]->forward(x);
+    if (fails && i == 1 && comm.rank() == comm.world_size() - 1) x = Failing::apply(x);
+  }
+  return x.square().mean();
+}
+
+/// The losses after errors on one rank are those without errors.
+template <lt::Prefetch kPrefetch>
+void expect_goes_on_after_errors(sr::Session& session, const sr::Data<std::int64_t, 2>& words) {
+  using Replica = lt::ShardedReplica<Net, lt::ShardOptions{.prefetch = kPrefetch}>;
+  std::vector<double> losses;
+  for (const bool fails : {false, true}) {
+    const auto net = session.replicate<Replica>(kSeed, std::int64_t{0}, 0.0);
+    const auto params = lt::parameters(session, net);
+    auto step = lt::train_step<sr::Adam, failing_loss>(session, net, params, {.form = sr::StepForm::fully_sharded});
+    const sr::Adam rule{.learning_rate = 0.01};
+    step(words, false, rule);
+    if (fails) {
+      EXPECT_ERROR(step(words, true, rule), sr::ErrorKind::function, "the test fails");
+      EXPECT_ERROR(step(words, true, rule), sr::ErrorKind::function,
+                   "rank " + std::to_string(session.world_size() - 1));
+    }
+    step(words, false, rule);
+    losses.push_back(step(words, false, rule));
+    EXPECT_EQ(step.steps(), 3);
+    EXPECT_EQ(lt::gather_peak(session, net).units,
+              kPrefetch == lt::Prefetch::always && session.world_size() > 1 ? 2 : 1);
+  }
+  EXPECT_NEAR(losses[0], losses[1], 1e-6 * losses[0]);
 }
 
 /// Rank 1 runs two equal blocks in another order.

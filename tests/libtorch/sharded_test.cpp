@@ -133,32 +133,9 @@ TEST_P(LibtorchSharded, GatherTheNextUnitBeforeItComputes) {
   expect_same<mean_loss, kAhead>(Reshard::never, {}, serial_mean);
 }
 
-/// A step and an evaluation have orders of their own. The evaluation runs the blocks in another order than the step, and
-/// `count` blocks of it.
-Tensor changing_loss(Net& net, sr::Scattered<const std::int64_t, 2> rows, std::int64_t count) {
-  auto x = net.words(lt::tensor(rows));
-  for (std::int64_t i = 0; i < count; ++i)
-    x = net.blocks[static_cast<std::size_t>(torch::GradMode::is_enabled() ? i : count - 1 - i)]->forward(x);
-  return x.square().mean();
-}
-
 TEST_P(LibtorchSharded, GoOnIfTheNextUnitIsAnother) {
-  constexpr lt::ShardOptions kAhead{.prefetch = lt::Prefetch::always};
-  constexpr lt::ShardOptions kPlain{.prefetch = lt::Prefetch::never};
-  const auto losses = [&]<lt::ShardOptions kOptions>() {
-    const auto net = session().replicate<lt::ShardedReplica<Net, kOptions>>(kSeed, std::int64_t{0}, 0.0);
-    const auto params = lt::parameters(session(), net);
-    auto step = lt::train_step<sr::Adam, changing_loss>(session(), net, params, {.form = sr::StepForm::fully_sharded});
-    auto evaluate = lt::evaluation<changing_loss>(session(), net, params);
-    const auto data = words();
-    std::vector<double> found;
-    for (const std::int64_t count : {4, 2, 3, 3, 1, 4, 4}) {
-      found.push_back(step(data, count, {.learning_rate = kRate}, {.slices = 2}));
-      found.push_back(evaluate(data, 5 - count));
-    }
-    return found;
-  };
-  EXPECT_EQ(losses.operator()<kAhead>(), losses.operator()<kPlain>());
+  EXPECT_EQ(losses_of_changing_orders<lt::Prefetch::always>(session(), words()),
+            losses_of_changing_orders<lt::Prefetch::never>(session(), words()));
 }
 
 TEST_P(LibtorchSharded, ComputeInBfloat16AndKeepTheParametersExact) {
@@ -243,43 +220,9 @@ TEST_P(LibtorchSharded, RefuseAnotherOrderOfUnitsOnOneRank) {
   EXPECT_ERROR(lt::evaluation<crossed_loss>(session(), net, params)(words()), sr::ErrorKind::function, both);
 }
 
-/// Throws in the backward pass.
-struct Failing : torch::autograd::Function<Failing> {
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*,
-                                               torch::autograd::tensor_list gradients) {
-    TORCH_CHECK(false, "the test fails");
-    return gradients;
-  }
-};
-Tensor failing_loss(Net& net, sr::Scattered<const std::int64_t, 2> rows, sr::Comm& comm, bool fails) {
-  auto x = net.words(lt::tensor(rows));
-  for (std::size_t i = 0; i < net.blocks.size(); ++i) {
-    x = net.blocks[i]->forward(x);
-    if (fails && i == 1 && comm.rank() == comm.world_size() - 1) x = Failing::apply(x);
-  }
-  return x.square().mean();
-}
-
 TEST_P(LibtorchSharded, FreeUnitsAfterAnErrorOnOneRankAndGoOn) {
-  std::vector<double> losses;
-  for (const bool fails : {false, true}) {
-    const auto net = session().replicate<lt::ShardedReplica<Net>>(kSeed, std::int64_t{0}, 0.0);
-    const auto params = lt::parameters(session(), net);
-    auto step = lt::train_step<sr::Adam, failing_loss>(session(), net, params, {.form = sr::StepForm::fully_sharded});
-    const auto data = words();
-    step(data, false, {.learning_rate = kRate});
-    if (fails) {
-      EXPECT_ERROR(step(data, true, {.learning_rate = kRate}), sr::ErrorKind::function, "the test fails");
-      EXPECT_ERROR(step(data, true, {.learning_rate = kRate}), sr::ErrorKind::function,
-                   "rank " + std::to_string(world_size() - 1));
-    }
-    step(data, false, {.learning_rate = kRate});
-    losses.push_back(step(data, false, {.learning_rate = kRate}));
-    EXPECT_EQ(step.steps(), 3);
-    EXPECT_EQ(lt::gather_peak(session(), net).units, 1);
-  }
-  EXPECT_EQ(losses[0], losses[1]);
+  expect_goes_on_after_errors<lt::Prefetch::never>(session(), words());
+  expect_goes_on_after_errors<lt::Prefetch::always>(session(), words());
 }
 
 /// A parameter of a block is also one of the rest.

@@ -109,7 +109,7 @@ class ShardedReplica final {
   template <class Worker, class T>
   void save(Worker& worker, Comm& comm, std::string_view file, Local<const T, 1> params) {
     guard(worker, comm).run([&] {
-      detail::UnitPass pass(bound_, comm, detail::FlatVector(params));
+      detail::UnitPass pass(bound_, comm, detail::FlatVector(params), detail::PassKind::file);
       bound_.warn_of_buffers(worker);
       bound_.save_units(file, worker.rank() == 0);
       pass.vote();
@@ -125,7 +125,7 @@ class ShardedReplica final {
   detail::LoadedNames load(Worker& worker, Comm& comm, std::string_view file, std::string_view options,
                            Local<T, 1> params) {
     return guard(worker, comm).run([&]() -> detail::LoadedNames {
-      detail::UnitPass pass(bound_, comm, detail::FlatVector(params));
+      detail::UnitPass pass(bound_, comm, detail::FlatVector(params), detail::PassKind::file);
       const LoadReport report = bound_.load_units(file, options, worker.rank() == 0);
       pass.vote();
       return detail::loaded_names(report);
@@ -147,7 +147,7 @@ class ShardedReplica final {
   template <auto kLoss, class Worker, class T, class... P>
   detail::ResultOf<kLoss> evaluate(Worker& worker, Comm& comm, P... inputs, Local<const T, 1> params) {
     return guard(worker, comm).run([&]() -> detail::ResultOf<kLoss> {
-      detail::UnitPass pass(bound_, comm, detail::FlatVector(params));
+      detail::UnitPass pass(bound_, comm, detail::FlatVector(params), detail::PassKind::evaluation);
       bound_.warn_of_buffers(worker);
       const detail::EvaluationScope scope(*kept_.module());
       auto result = detail::evaluated<kLoss>(worker, bound_, kLoss(kept_.net(), inputs...));
@@ -267,7 +267,7 @@ auto evaluation(Session& session, const Replicated<ShardedReplica<Net, kOptions>
 /// The most that a rank of a ShardedReplica has had in memory at a time. The rest of the module comes on top.
 struct GatherPeak {
   std::int64_t units = 0;  ///< Units whose whole parameters were gathered.
-  std::int64_t bytes = 0;  ///< Whole parameters and gradients of units.
+  std::int64_t bytes = 0;  ///< Whole parameters and gradients of units, and copies of these in another type.
 };
 /// Returns it, since the replica was made. Called by the master.
 template <class Net, ShardOptions kOptions>

@@ -34,21 +34,22 @@ enum class UnitType : std::uint8_t {
   bfloat16
 };
 
-/// Whether the next unit is gathered while a unit computes.
+/// Whether the next unit is gathered, and the last gradient reduced, while a unit computes.
 enum class Prefetch : std::uint8_t {
   on_gpus,  ///< On CUDA devices only. On CPU devices, it saves no time.
-  never,    ///< One unit less is in memory at a time.
+  never,    ///< Less memory: one unit, and one gradient of a unit that is being reduced.
   always
 };
 
 /// How a ShardedReplica moves and uses its parameters. In a struct, because it is a template argument.
 struct ShardOptions {
   /// The type in which units are gathered, compute, and have their gradients. The variable, the state and files keep
-  /// their own type. With bfloat16, losses need no Autocast.
+  /// their own type. With bfloat16, losses need no Autocast. Buffers and frozen parameters keep their type: make those
+  /// that meet a unit's values in the constructor in the same type.
   UnitType gather = UnitType::own;
   /// The type in which the gradients of all ranks are added. The sum is stored in the type of the variable.
   UnitType reduce = UnitType::own;
-  /// The first step has no prefetch, because it finds the order.
+  /// A pass has no prefetch until a pass of its kind has found the order of units, also after errors.
   Prefetch prefetch = Prefetch::on_gpus;
 };
 
@@ -122,12 +123,15 @@ class SYNCRUN_EXPORT DividingScope {
   Units* before_;
 };
 
-/// A slice of a step, or an evaluation, with a divided module. In its lifetime, units can be gathered. At its end, also by
+/// A file gathers one unit after the other, in the order in which they were made.
+enum class PassKind : std::uint8_t { evaluation, training, file };
+
+/// A slice of a step, an evaluation or a file, with a divided module. In its lifetime, units can be gathered. At its end, also by
 /// an exception, none is.
 class SYNCRUN_EXPORT UnitPass {
  public:
-  /// For an evaluation.
-  UnitPass(BoundModule& module, Comm& comm, const FlatVector& params);
+  /// For what reads parameters.
+  UnitPass(BoundModule& module, Comm& comm, const FlatVector& params, PassKind kind);
   /// For a slice of a step.
   UnitPass(BoundModule& module, Comm& comm, const FlatVector& params, const FlatVector& gradient, int slice);
   ~UnitPass();
@@ -139,7 +143,7 @@ class SYNCRUN_EXPORT UnitPass {
   void vote();
 
  private:
-  void begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, bool is_first_slice);
+  void begin(Comm& comm, const FlatVector& params, const FlatVector& gradient, PassKind kind, bool is_first_slice);
 
   BoundModule& module_;
 };

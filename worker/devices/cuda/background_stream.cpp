@@ -9,6 +9,9 @@ namespace syncrun::detail::worker::devices::cuda {
 void BackgroundStream::make() {
   if (!forked_) forked_ = Event::make();
   if (!joined_) joined_ = Event::make();
+  for (Event& event : marks_) {  // so that little can fail after a collective has started
+    if (!event) event = Event::make();
+  }
   // The highest priority, because peers wait for the work of this stream.
   stream_ = Stream::make(stream_priorities().most);
 }
@@ -28,9 +31,7 @@ void BackgroundStream::join(cudaStream_t worker) {
 }
 
 std::uint64_t BackgroundStream::mark() {
-  Event& event = marks_[mark_count_ % marks_.size()];
-  if (!event) event = Event::make();
-  check_cuda(cudaEventRecord(event.get(), stream_.get()), "cudaEventRecord");
+  check_cuda(cudaEventRecord(marks_[mark_count_ % marks_.size()].get(), stream_.get()), "cudaEventRecord");
   return mark_count_++;
 }
 
