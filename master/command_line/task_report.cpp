@@ -17,7 +17,7 @@ namespace syncrun::detail::master::command_line {
 namespace {
 
 /// In the order of TaskReport::Kind.
-constexpr std::array<std::string_view, 3> kKinds{"began", "asked", "ended"};
+constexpr std::array<std::string_view, 3> kKindNames{"began", "asked", "ended"};
 
 constexpr std::string_view kDigits = "0123456789abcdef";
 
@@ -57,7 +57,7 @@ std::optional<std::string> from_word(std::string_view word) {
 }  // namespace
 
 std::string report_line(const std::string& token, const TaskReport& report) {
-  protocol::FailureDetails fields{{"kind", std::string(kKinds[static_cast<std::size_t>(report.kind)])},
+  protocol::FailureDetails fields{{"kind", std::string(kKindNames[static_cast<std::size_t>(report.kind)])},
                                   {"task", std::to_string(report.task)},
                                   {"host", report.host},
                                   {"job", report.job}};
@@ -91,8 +91,8 @@ std::optional<TaskReport> report_in(std::string_view line, const std::string& to
     std::from_chars(value.data(), value.data() + value.size(), result);
     return result;
   };
-  const auto kind = std::find(kKinds.begin(), kKinds.end(), field("kind")) - kKinds.begin();
-  if (kind == static_cast<std::ptrdiff_t>(kKinds.size())) return std::nullopt;
+  const auto kind = std::find(kKindNames.begin(), kKindNames.end(), field("kind")) - kKindNames.begin();
+  if (kind == static_cast<std::ptrdiff_t>(kKindNames.size())) return std::nullopt;
   TaskReport report{
       .kind = static_cast<TaskReport::Kind>(kind), .task = number("task"), .host = field("host"), .job = field("job")};
   if (report.task < 0) return std::nullopt;

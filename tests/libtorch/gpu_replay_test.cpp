@@ -291,8 +291,8 @@ TEST_P(LibtorchReplayOnGpus, DropoutOfRecurrentLayersRunsWithoutGraphs) {
 
 // ---- modes
 
-struct Normalized : torch::nn::Module {
-  Normalized() : first(kInputs, 8), norm(8), last(8, 1) {
+struct SwitchedNorm : torch::nn::Module {
+  SwitchedNorm() : first(kInputs, 8), norm(8), last(8, 1) {
     register_module("first", first);
     register_module("norm", norm);
     register_module("last", last);
@@ -303,20 +303,20 @@ struct Normalized : torch::nn::Module {
   torch::nn::Linear first;
   torch::nn::BatchNorm1d norm;
   torch::nn::Linear last;
-  inline static Normalized* latest = nullptr;  // of this worker
+  inline static SwitchedNorm* latest = nullptr;  // of this worker
 };
-torch::Tensor normalized_loss(Normalized& net, ReplayRows x, ReplayTargets y) {
+torch::Tensor switched_loss(SwitchedNorm& net, ReplayRows x, ReplayTargets y) {
   ++host_runs;
   return models::mean_square(net.forward(lt::tensor(x)), lt::tensor(y));
 }
-void set_mode_of_norm(bool is_training) { Normalized::latest->norm->train(is_training); }
-void freeze_norm() { Normalized::latest->norm->weight.requires_grad_(false); }
+void set_mode_of_norm(bool is_training) { SwitchedNorm::latest->norm->train(is_training); }
+void freeze_norm() { SwitchedNorm::latest->norm->weight.requires_grad_(false); }
 
 TEST_P(LibtorchReplayOnGpus, AGraphIsForTheModesOfItsModulesOnly) {
   const auto run = [&]<BackwardOptions kOptions>() {
-    return trace_of<Normalized>([&](Trace& trace, const auto& net, const auto& params) {
+    return trace_of<SwitchedNorm>([&](Trace& trace, const auto& net, const auto& params) {
       const auto set_mode = session().function(set_mode_of_norm);
-      auto step = lt::train_step<sr::Adam, normalized_loss, kOptions>(session(), net, params);
+      auto step = lt::train_step<sr::Adam, switched_loss, kOptions>(session(), net, params);
       for (int i = 0; i < 64; ++i) {
         if (i % 8 == 0) set_mode(i / 8 % 2 == 0);
         trace.numbers.push_back(step(x(), y(), {.learning_rate = 0.01}));
@@ -328,9 +328,9 @@ TEST_P(LibtorchReplayOnGpus, AGraphIsForTheModesOfItsModulesOnly) {
 
 /// As without graphs. change() freezes parameters.
 TEST_P(LibtorchReplayOnGpus, AParameterThatWasFrozenIsAnErrorOfReplayedStepsToo) {
-  const auto net = session().replicate<lt::Replica<Normalized>>(kSeedOnGpus);
+  const auto net = session().replicate<lt::Replica<SwitchedNorm>>(kSeedOnGpus);
   const auto params = lt::parameters(session(), net);
-  auto step = lt::train_step<sr::Adam, normalized_loss>(session(), net, params);
+  auto step = lt::train_step<sr::Adam, switched_loss>(session(), net, params);
   for (int i = 0; i < 8; ++i) step(x(), y(), {.learning_rate = 0.01});
   session().function(freeze_norm)();
   EXPECT_ERROR(step(x(), y(), {.learning_rate = 0.01}), sr::ErrorKind::function, "'norm.weight'");
