@@ -86,27 +86,6 @@ TEST(Mnist, RefusesTf32OnCpuDevices) {
   EXPECT_THAT(result.errors, HasSubstr("TF32 (--dtype tf32): expected CUDA devices, which have it, got cpu0"));
 }
 
-/// Packages have two programs (demos/common/cuda_build.hpp).
-TEST(Mnist, RunsTheProgramWithCudaIfTheCudaPartCanBeLoaded) {
-  const TemporaryFolder folder;
-  const fs::path cuda = folder / MNIST_CUDA_PROGRAMS;
-  fs::create_directories(cuda);
-  fs::create_directory(folder / "bin");
-  fs::copy_file(MNIST_PROGRAM, folder / "bin/syncrun-mnist");
-  const auto output = [&] {
-    return syncrun::test::run_command(
-               {"/usr/bin/env", "LD_LIBRARY_PATH=" + folder.path().string(), folder.at("bin/syncrun-mnist"), "--help"})
-        .output;
-  };
-  EXPECT_THAT(output(), HasSubstr("usage: syncrun-mnist"));
-  write_text(cuda / "syncrun-mnist", "#!/bin/sh\necho with CUDA: \"$@\"\n");
-  fs::permissions(cuda / "syncrun-mnist", fs::perms::owner_all);
-  write_text(folder / MNIST_CUDA_PART, "no library");
-  EXPECT_THAT(output(), HasSubstr("usage: syncrun-mnist"));
-  fs::copy_file(SYNCRUN_LIBRARY, folder / MNIST_CUDA_PART, fs::copy_options::overwrite_existing);
-  EXPECT_EQ(output(), "with CUDA: --help\n");
-}
-
 TEST(Mnist, PrintsItsHelp) {
   const CommandResult result = run_mnist({"--help"});
   EXPECT_EQ(result.exit_code, 0);
