@@ -112,8 +112,9 @@ int run(int argc, char** argv) {
 }  // namespace mnist
 
 int main(int argc, char** argv) {
-  demos::run_cuda_build(argv);
+  const std::string why_without_cuda = demos::run_cuda_build(argv);
   if (const auto exit_code = syncrun::serve_if_worker(argc, argv)) return *exit_code;  // a worker ends here
+  if (!why_without_cuda.empty()) std::fprintf(stderr, "syncrun-mnist: %s\n", why_without_cuda.c_str());
   try {
     return mnist::run(argc, argv);
   } catch (const std::exception& bad_input) {  // found before any worker has been started

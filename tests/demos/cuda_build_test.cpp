@@ -57,6 +57,8 @@ TEST_P(CudaBuild, RunsIfItIsInstalledAndItsLibrariesCanBeLoaded) {
   for (const std::string& library : GetParam().libraries) {
     write_text(folder_ / library, "no library");
     EXPECT_THAT(run().output, HasSubstr("usage: "));
+    EXPECT_EQ(run().errors, "");
+    EXPECT_THAT(run({"SYNCRUN_DEVICES=cuda0"}).errors, HasSubstr(library)) << "devices that it cannot use";
     write_library(library);
   }
 }
@@ -70,7 +72,7 @@ TEST_P(CudaBuild, BeginsWithStopSignalsBlockedInAgents) {
 
 INSTANTIATE_TEST_SUITE_P(Demos, CudaBuild,
                          testing::Values(Demo{MNIST_PROGRAM, {DEMOS_CUDA_PART}},
-                                         Demo{RESNET_PROGRAM, {DEMOS_CUDA_PART}}),
+                                         Demo{RESNET_PROGRAM, {DEMOS_CUDA_PART, RESNET_NVRTC}}),
                          [](const auto& info) { return info.index == 0 ? "mnist" : "resnet"; });
 
 }  // namespace

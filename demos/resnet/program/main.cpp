@@ -325,8 +325,9 @@ int run(int argc, char** argv) {
 }  // namespace resnet
 
 int main(int argc, char** argv) {
-  demos::run_cuda_build(argv);
+  const std::string why_without_cuda = demos::run_cuda_build(argv, RESNET_NVRTC);
   if (const auto exit_code = syncrun::serve_if_worker(argc, argv)) return *exit_code;  // a worker ends here
+  if (!why_without_cuda.empty()) std::fprintf(stderr, "syncrun-resnet: %s\n", why_without_cuda.c_str());
   try {
     return resnet::run(argc, argv);
   } catch (const std::exception& bad_input) {  // found before any worker has been started
