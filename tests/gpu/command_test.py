@@ -46,6 +46,7 @@ def cores_near(address):
 class CommandOnGpus(unittest.TestCase):
     def setUp(self):
         self.gpus = gpu_addresses()[:2]
+        self.assertTrue(self.gpus, "no GPU of nvidia-smi is one of CUDA_VISIBLE_DEVICES")
         self.devices = ",".join(f"cuda{i}" for i in range(len(self.gpus)))
 
     def run_command(self, *words):
