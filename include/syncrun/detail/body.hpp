@@ -41,12 +41,27 @@ Pointer from_body_pointer(const BodyPointer& body) noexcept {
   return pointer;
 }
 
+struct ReplayStateName {
+  void replay_state();
+};
+template <class Owner>
+struct ReplayStateProbe : Owner, ReplayStateName {};
+/// Whether a class has a member of this name, public or not: then the name is ambiguous in the probe.
+template <class Owner>
+concept NamesReplayState =
+    std::is_class_v<Owner> && !std::is_final_v<Owner> && !requires { &ReplayStateProbe<Owner>::replay_state; };
+
 /// Before a call is replayed: a graph is for one state of the method's object, if the object tells it. `Owner` is void
 /// for functions.
 template <class Owner>
 void note_state(WorkerCall& call) {
-  if constexpr (requires(Owner& object) { object.replay_state(); })
+  if constexpr (requires(Owner& object) { object.replay_state(); }) {
     call.note_state(static_cast<Owner*>(call.object())->replay_state());
+  } else {
+    static_assert(!NamesReplayState<Owner>,
+                  "replayable() calls replay_state() of this class: make it public and without parameters, or give it "
+                  "another name");
+  }
 }
 
 /// The signature of a body of type F, and the thunks that run it on a worker.

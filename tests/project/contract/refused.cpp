@@ -72,6 +72,14 @@ void fill(sr::CpuWorker& worker, sr::Local<int, 1> params, sr::Local<int, 1> gra
 }
 #elif defined(KEEP_OF_A_REPLAYABLE_FUNCTION)
 sr::Keep<float, 1> kept(sr::CudaWorker& worker, sr::Local<const float, 1> x) { return {worker, x.shape()}; }
+#elif defined(PRIVATE_REPLAY_STATE)
+class Modal {
+ public:
+  void step() {}
+
+ private:
+  std::span<const std::uint64_t> replay_state();
+};
 #elif defined(PRODUCER_OF_SOMETHING_ELSE)
 void build(std::vector<float>& out) { out.clear(); }
 #elif defined(ARGUMENTS_OF_A_PRODUCER)
@@ -123,6 +131,8 @@ int main(int argc, char** argv) {
     session.function([](sr::DeviceScalar<double> factor) -> sr::Sum<double> { return factor.data()[0]; });
 #elif defined(KEEP_OF_A_REPLAYABLE_FUNCTION)
     session.function(sr::replayable(kept));
+#elif defined(PRIVATE_REPLAY_STATE)
+    session.function(sr::replayable(&Modal::step), session.replicate<Modal>());
 #elif defined(VECTOR_FOR_DATA)
     f(std::vector<float>(8));
 #elif defined(TOO_FEW_ARGUMENTS)
