@@ -39,8 +39,9 @@ struct JobEnd {
 
 struct Conclusion {
   int exit_code = 0;
-  std::string message;     ///< Empty if all went well, or if the reader of the output (`head`) has stopped reading.
-  bool was_asked = false;  ///< A signal to `syncrun` asked the job to end.
+  std::string message;      ///< Empty if all went well, or if the reader of the output (`head`) has stopped reading.
+  bool was_asked = false;   ///< A signal to `syncrun` asked the job to end.
+  bool was_started = true;  ///< False if the program is not there, or cannot be executed.
   protocol::FailureDetails details{};
   bool was_killed = false;            ///< A signal has ended the program. Its exit code may be above 128 without one.
   bool may_be_started_again = false;  ///< It has failed, and the result may differ next time.

@@ -273,7 +273,11 @@ void LaunchedJob::write(int fd, std::string_view text) {
 }
 
 void LaunchedJob::take_line(const std::string& line) {
-  if (const auto report = report_in(line, token_)) return take_report(*report);
+  if (const auto report = report_in(line, token_)) {
+    // While the program runs, the beginning of one of its lines may stand before the report.
+    if (report->kind == TaskReport::Kind::asked) write_errors(line.substr(0, line.find(kLaunchedMark)));
+    return take_report(*report);
+  }
   write_errors(line);
   if (launch_.launcher == Launcher::hydra && line.find(kNotStarted) != std::string::npos) {
     attempt_.failures.push_back({.exit_code = kNotFoundExit,
@@ -285,16 +289,18 @@ void LaunchedJob::take_line(const std::string& line) {
 void LaunchedJob::take_report(const TaskReport& report) {
   if (attempt_.tasks.empty() && stage_ == Stage::running) deadline_.reset();
   attempt_.tasks[report.task] = report;
-  if (report.kind == TaskReport::Kind::asked && attempt_.failures.empty() && stage_ == Stage::running)
-    attempt_.asked.insert(report.task);
+  const bool was_asked = report.kind == TaskReport::Kind::asked || report.was_asked;
+  const bool has_failure = std::any_of(attempt_.failures.begin(), attempt_.failures.end(),
+                                       [](const TaskReport& each) { return !each.was_asked; });
+  if (was_asked && !has_failure && stage_ == Stage::running) attempt_.asked.insert(report.task);
   if (report.kind != TaskReport::Kind::ended) return;
   if (report.exit_code != 0) {
     attempt_.failures.push_back(report);
     limit(report.stay + kTimeAfterFailure);
     // srun would tell the others to stop, and wait: an agent then waits for its master, which may not have come.
-    const bool has_begun =
-        report.may_restart || (report.exit_code != kNotFoundExit && report.exit_code != kNotExecutableExit);
-    if (!has_begun && launch_.launcher == Launcher::srun) static_cast<void>(let_slurm_signal("KILL"));
+    const bool is_first = attempt_.failures.size() == 1 && stage_ == Stage::running && !attempt_.wait_status;
+    if (!report.was_started && is_first && launch_.launcher == Launcher::srun)
+      static_cast<void>(let_slurm_signal("KILL"));
   } else if (report.task == 0 || all_have_ended()) {
     limit(kTimeAfterEnd);
   } else if (others_have_ended()) {
@@ -376,7 +382,7 @@ bool LaunchedJob::let_slurm_signal(const std::string& name) {
 void LaunchedJob::advance() {
   for (auto each = messengers_.begin(); each != messengers_.end();) {
     const auto status = collect(*each);
-    if (status && *status != 0 && !has_ended(0))
+    if (status && *status != 0 && first_signal_ != 0 && !has_ended(0))
       end_engine("scancel could not tell the job to stop, so srun was ended");
     each = status ? messengers_.erase(each) : std::next(each);
   }
@@ -496,7 +502,7 @@ bool LaunchedJob::may_start_again(const Conclusion& conclusion, std::string& new
   if (!has_failed || first_signal_ != 0 || conclusion.exit_code == kUsageExit) return false;
   if (has_ended(0) && !attempt_.tasks.at(0).was_asked && !conclusion.may_be_started_again) return false;
   // An engine stops the other tasks when one dies without a word, but only a scheduler or a user stops all of them.
-  if (!attempt_.tasks.empty() && attempt_.asked.size() == attempt_.tasks.size()) {
+  if (attempt_.asked.size() == static_cast<std::size_t>(launch_.nodes)) {
     news = "; a signal has told all nodes to stop";
     return false;
   }

@@ -195,16 +195,17 @@ std::string name_of_node() noexcept {
 /// Does something that returns an exit code. An exception has one too.
 template <class Action>
 int with_last_word(const LastWord& last_word, Action&& action) {
-  const auto fail = [&](int code, const std::exception& error) {
+  const auto fail = [&](int code, const std::exception& error, bool was_started = true) {
     const auto longest_stay = last_word.is_launched() ? kTimeToSpeak : std::chrono::milliseconds(0);
-    last_word.say({.exit_code = code, .message = name_of_node() + error.what()}, longest_stay);
+    last_word.say({.exit_code = code, .message = name_of_node() + error.what(), .was_started = was_started},
+                  longest_stay);
     stay(longest_stay);  // an engine may drop what a task has printed right before its end
     return code;
   };
   try {
     return action();
   } catch (const CommandFailure& failure) {
-    return fail(failure.exit_code, failure);
+    return fail(failure.exit_code, failure, false);
   } catch (const Error& error) {
     return fail(exit_code_of(error), error);
   } catch (const std::exception& error) {

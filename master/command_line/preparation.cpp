@@ -59,7 +59,8 @@ std::string library_named_in(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   const auto begin = bytes.find("libsyncrun.so.");
-  return begin == std::string::npos ? "" : bytes.substr(begin, bytes.find('\0', begin) - begin);
+  const bool is_program = bytes.starts_with("\177ELF");
+  return !is_program || begin == std::string::npos ? "" : bytes.substr(begin, bytes.find('\0', begin) - begin);
 }
 
 std::string folder_of_library(const std::string& name) {

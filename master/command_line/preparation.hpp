@@ -25,7 +25,7 @@ inline constexpr int kSignalExit = 128;  // plus the signal's number
 std::string find_program(const std::string& name);
 
 /// The name of Syncrun's library that the file of a program contains, such as "libsyncrun.so.0.1". Empty if it contains
-/// none.
+/// none, or is a script.
 std::string library_named_in(const std::string& path);
 
 /// The folder of the library that was installed with this `syncrun`. Empty if there is no library of this name.

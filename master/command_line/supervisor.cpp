@@ -392,6 +392,9 @@ std::optional<std::chrono::milliseconds> Supervisor::grace() const {
 }
 
 void Supervisor::ask_to_stop(int signal, SignalFrom from) {
+  // If the program has died, the engine may stop all nodes because of that.
+  collect_ended();
+  if (job_.launched_by && stage_ == Stage::running && !master_is_alive()) return;
   if (first_signal_ == 0) first_signal_ = signal;
   if (stage_ == Stage::terminating) {
     // When a terminal closes, several processes may send SIGHUP at once.

@@ -1,5 +1,6 @@
 #include "master/command_line/task_report.hpp"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,6 +67,7 @@ std::string report_line(const std::string& token, const TaskReport& report) {
                                  {"message", report.message},
                                  {"restart", report.may_restart ? "1" : "0"},
                                  {"asked", report.was_asked ? "1" : "0"},
+                                 {"started", report.was_started ? "1" : "0"},
                                  {"stay", std::to_string(report.stay.count())}});
   }
   return std::string(kLaunchedMark) + token + " " + as_word(protocol::encoded(fields)) + "\n";
@@ -101,6 +103,7 @@ std::optional<TaskReport> report_in(std::string_view line, const std::string& to
   report.message = field("message");
   report.may_restart = number("restart") == 1;
   report.was_asked = number("asked") == 1;
+  report.was_started = number("started") == 1;
   report.stay = std::chrono::milliseconds(std::max(0, number("stay")));
   if (report.exit_code < 0) return std::nullopt;
   return report;
@@ -131,7 +134,8 @@ void TaskReporter::write(const TaskReport& report) const {
 void TaskReporter::asked() const {
   TaskReport report = own_;
   report.kind = TaskReport::Kind::asked;
-  write(report);
+  pollfd stream{STDERR_FILENO, POLLOUT, 0};
+  if (relay_ || ::poll(&stream, 1, 0) == 1) write(report);
 }
 
 void TaskReporter::ended(const Conclusion& conclusion, std::chrono::milliseconds stay) const {
@@ -141,6 +145,7 @@ void TaskReporter::ended(const Conclusion& conclusion, std::chrono::milliseconds
   report.message = conclusion.message;
   report.may_restart = conclusion.may_be_started_again;
   report.was_asked = conclusion.was_asked;
+  report.was_started = conclusion.was_started;
   report.stay = stay;
   write(report);
 }

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the `syncrun` on each node tells the `syncrun` that has started the engine: that it has begun, that a signal has told
-// it to stop, and how its part of the job has ended. The only way between the two that each engine offers is standard error. So a report is a line there,
-// which the reader takes out. An engine may put text before the line.
+// What the `syncrun` on each node tells the `syncrun` that has started the engine: that it has begun, that a signal has
+// told it to stop, and how its part of the job has ended. The only way between the two that each engine offers is
+// standard error. So a report is a line there, which the reader takes out. An engine may put text before the line.
 
 #include <chrono>
 #include <optional>
@@ -31,6 +31,7 @@ struct TaskReport {
   std::string message = {};          ///< Why it has failed. Empty if it has not, or if nobody has to read it.
   bool may_restart = false;          ///< See Conclusion.
   bool was_asked = false;            ///< The same.
+  bool was_started = true;           ///< The same.
   std::chrono::milliseconds stay{};  ///< The process stays for this long after its report.
 };
 
@@ -48,6 +49,7 @@ class TaskReporter {
  public:
   /// Reports that this task has begun. An engine has started it.
   explicit TaskReporter(const std::string& token);
+  /// Reports that a signal has told this task to stop. Leaves the report out if it would have to wait for the reader.
   void asked() const;
   void ended(const Conclusion& conclusion, std::chrono::milliseconds stay) const;
 

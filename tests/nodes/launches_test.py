@@ -147,7 +147,7 @@ class Launches(ByLaunchers, OnHosts):
                 self.fails(job, pattern)
                 took = time.monotonic() - began
                 print(f"  {launcher.name}, {program}: {took:.1f} s", flush=True)
-                # Slurm would let the others end for KillWait, which has the same length.
+                # Slurm would let the others end for KillWait, which is 5 s here.
                 is_killed = launcher.word == "srun" and program == "/tmp/program"
                 self.assertLess(took, START_LIMIT_S + (0 if is_killed else BUSY_S), job.text)
 

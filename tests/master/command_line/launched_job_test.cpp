@@ -101,21 +101,76 @@ TEST(LaunchedJob, HasTheExitCodeOfAProgramThatWasToldToStop) {
   EXPECT_THAT(run.errors(), Not(HasSubstr("restart")));
 }
 
+/// Starts two tasks, whose standard error is also in the files e0 and e1.
+constexpr const char* kTwoTasks =
+    "[ \"$2\" = --version ] && exit 0\n"
+    "cd $(dirname $0); export PMI_SIZE=2 MPI_LOCALNRANKS=1 PMI_FD=9\n"
+    "PMI_RANK=1 \"$@\" >1 2> >(tee e1 >&2) & other=$!\n"
+    "PMI_RANK=0 \"$@\" >0 2> >(tee e0 >&2) & first=$!\n"
+    "until grep -q ready 0 && grep -q ready 1; do sleep 0.01; done\n";
+constexpr const char* kNoRestart = "restart 1 of 1 is not possible, after: .*; a signal has told all nodes to stop";
+
 /// A scheduler tells all nodes to stop, and kills them when their time is over.
 TEST(LaunchedJob, DoesNotStartAgainIfAllNodesWereToldToStopAndHadNoLastWord) {
-  const Engine engine(
-      "[ \"$2\" = --version ] && exit 0\n"
-      "cd $(dirname $0); export PMI_SIZE=2 MPI_LOCALNRANKS=1 PMI_FD=9\n"
-      "PMI_RANK=1 \"$@\" >1 & other=$!\n"
-      "PMI_RANK=0 \"$@\" >0 & first=$!\n"
-      "until grep -q ready 0 && grep -q ready 1; do sleep 0.01; done\n"
-      "kill -TERM $first $other; sleep 0.5; kill -KILL $first $other; wait; exit 1");
+  const Engine engine(std::string(kTwoTasks) +
+                      "kill -TERM $first $other; until grep -q asked e0 && grep -q asked e1; do sleep 0.01; done\n"
+                      "kill -KILL $first $other; wait; exit 1");
   CommandRun run(engine.with({"--max-restarts", "1", scripted_program(), "ignore-requests"}, "a,b"));
   EXPECT_EQ(run.exit_code(), 1);
-  EXPECT_THAT(run.errors(),
-              testing::ContainsRegex("restart 1 of 1 is not possible, after: .*without a last word: node 0 "
-                                     ".*; a signal has told all nodes to stop"));
+  EXPECT_THAT(run.errors(), testing::ContainsRegex(kNoRestart));
   EXPECT_TRUE(eventually([&] { return run.nothing_remains(); }));
+}
+
+/// The program on the first node does not handle the signal, and an agent still waits for it.
+TEST(LaunchedJob, DoesNotStartAgainIfANodeHasEndedAfterTheSignalForAll) {
+  const Engine engine(std::string(kTwoTasks) +
+                      "kill -TERM $first; wait $first; kill -TERM $other; until grep -q asked e1; do sleep 0.01; done\n"
+                      "kill -KILL $other; wait; exit 1");
+  CommandRun run(engine.with(
+      {"--max-restarts", "1", "/bin/sh", "-c", "[ $PMI_RANK = 0 ] || trap '' TERM; echo ready; exec sleep 1000"},
+      "a,b"));
+  EXPECT_NE(run.exit_code(), 0);
+  EXPECT_THAT(run.errors(), testing::ContainsRegex(kNoRestart));
+  EXPECT_TRUE(eventually([&] { return run.nothing_remains(); }));
+}
+
+/// The program of a node has died, and its `syncrun` gets the signal before it has noticed that.
+TEST(LaunchedJob, StartsAgainIfAnEngineStopsAllNodesBecauseAProgramHasDied) {
+  const Engine engine(std::string(kTwoTasks) +
+                      "kill -STOP $other; kill -KILL $(cat /proc/$other/task/$other/children)\n"
+                      "kill -TERM $first $other; kill -CONT $other; wait $other; kill -KILL $first; wait; exit 1");
+  CommandRun run(engine.with({"--max-restarts", "1", scripted_program(), "ignore-requests"}, "a,b"));
+  EXPECT_NE(run.exit_code(), 0);
+  EXPECT_THAT(run.errors(), HasSubstr("restart 1 of 1, after: "));
+  EXPECT_TRUE(eventually([&] { return run.nothing_remains(); }));
+}
+
+/// A host is lost before it has begun.
+TEST(LaunchedJob, PutsASpareHostInThePlaceOfOneThatHasNotBegun) {
+  const Engine engine("");
+  std::ofstream(engine.path()) << "#!/bin/bash\n"
+                                  "if [ \"$1\" = --version ]; then echo HYDRA build details; exit; fi\n"
+                                  "while [ \"$1\" != -hosts ]; do shift; done; hosts=$2; shift 2; cd $(dirname $0)\n"
+                                  "[ $hosts = b ] && exit 1\n"
+                                  "[ \"$2\" = --version ] && exit 0\n"
+                                  "export PMI_SIZE=2 MPI_LOCALNRANKS=1 PMI_FD=9\n"
+                                  "[ $hosts = a,c ] && touch again && exit 3\n"
+                                  "PMI_RANK=0 \"$@\" >0 & until grep -q ready 0; do sleep 0.01; done\n"
+                                  "kill -TERM $!; sleep 0.5; kill -KILL $!; wait; exit 1\n";
+  CommandRun run(engine.with({"--max-restarts", "1", "--spares", "1", scripted_program(), "ignore-requests"}, "a,b,c"));
+  EXPECT_NE(run.exit_code(), 0);
+  EXPECT_THAT(run.errors(), HasSubstr("; b does not answer, c takes its place\n"));
+  EXPECT_TRUE(std::ifstream(engine.at("again")).good());
+}
+
+/// The report of a signal comes in the middle of a line.
+TEST(LaunchedJob, PassesOnTheBeginningOfALineBeforeASignal) {
+  const Engine engine(
+      "cd $(dirname $0); touch 0; \"$@\" >0 & until grep -q ready 0; do sleep 0.01; done\n"
+      "printf 'step 5' >&2; kill -TERM $!; wait; exit 1");
+  CommandRun run(engine.with({scripted_program(), "report-signals", "75"}));
+  EXPECT_EQ(run.exit_code(), 75) << run.errors();
+  EXPECT_THAT(run.errors(), testing::StartsWith("step 5"));
 }
 
 TEST(LaunchedJob, EndsAnEngineThatDoesNotReturn) {
