@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
 
 namespace syncrun::detail::os {
@@ -51,13 +50,6 @@ void handle_stop_signals(void (*handler)(int, siginfo_t*, void*)) noexcept {
     if (::sigaction(signal, nullptr, &present) == 0 && present.sa_handler == SIG_DFL)
       ::sigaction(signal, &action, nullptr);
   }
-}
-
-bool are_stop_signals_held() noexcept {
-  sigset_t mask;
-  return ::pthread_sigmask(SIG_SETMASK, nullptr, &mask) == 0 &&
-         std::all_of(kStopSignals.begin(), kStopSignals.end(),
-                     [&](int signal) { return ::sigismember(&mask, signal) == 1; });
 }
 
 void outlive_stop_signals() noexcept {

@@ -21,9 +21,6 @@ constexpr std::chrono::milliseconds longest_echo(int signal) noexcept {
 /// forks, have the default action.
 void handle_stop_signals(void (*handler)(int, siginfo_t*, void*)) noexcept;
 
-/// Whether this thread blocks all of them.
-bool are_stop_signals_held() noexcept;
-
 /// From now on, these signals do nothing in this process, except those that it handles or ignores already. Unblocks them in
 /// this thread.
 void outlive_stop_signals() noexcept;

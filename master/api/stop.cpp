@@ -66,10 +66,10 @@ bool serves_the_master() noexcept {
          environment::get(environment::kHelper) != nullptr || (node != nullptr && std::string_view(node) != "0");
 }
 
-/// A process that serves the master begins with these signals held back. They must not stay so until run(), because programs
-/// that are started before would inherit that. The library is loaded before the code of the program runs.
+/// A process that serves the master may begin with these signals held back. They must not stay so until run(), because
+/// programs that are started before would inherit that. The library is loaded before the code of the program runs.
 [[maybe_unused]] const bool has_no_signals_held = [] {
-  if (serves_the_master() && os::are_stop_signals_held()) os::outlive_stop_signals();
+  if (serves_the_master()) os::outlive_stop_signals();
   return true;
 }();
 

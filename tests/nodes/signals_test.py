@@ -74,6 +74,15 @@ class Signals(OnHosts):
                 os.kill(self.hosts.pids("n1", nodes_test.options.program)[0], signal.SIGTERM)
                 self.succeeds(job, "saved")
 
+    def test_agents_that_a_tool_has_started_outlive_them_as_soon_as_the_library_is_loaded(self):
+        gate = self.hosts.folder / "gate"
+        gate.touch()
+        for engine in self.for_each_engine(("mpich",)):
+            job = self.job(engine, [nodes_test.options.program, "stop-late", self.hosts.folder / "checkpoint", gate], program="env")
+            job.await_line("it goes on")
+            os.kill(self.hosts.pids("n1", nodes_test.options.program)[0], signal.SIGTERM)
+            self.succeeds(job, "saved")
+
     def test_a_signal_that_nobody_handles_ends_the_job(self):
         for engine in self.for_each_engine():
             for name, verdict in (("TERM", r"syncrun: stopped by SIGTERM"), ("USR1", r"the master \(pid \d+\) was killed by SIGUSR1")):  # fmt: skip
