@@ -18,8 +18,10 @@ struct Replayable {
 /// changes is a DeviceScalar<T>, parameters by value do not compile, and results are arrays or
 /// Output::in_device_memory. On a CPU device, the body runs like any other.
 ///
-/// If the object of a method has a member `std::span<const std::uint64_t> replay_state()`, a graph is for one state only:
-/// host code that reads what changes between calls, such as a mode, runs again when it has changed.
+/// If the object of a method has a public member `std::span<const std::uint64_t> replay_state()`, a graph is for one state
+/// only: host code that reads what changes between calls, such as a mode, runs again when it has changed. The worker copies
+/// the state when a call begins. A state that is new in each call keeps the function from being replayed. The worker warns
+/// once about it.
 ///
 ///   auto step = session.function(&Trainer::cpu_step, syncrun::replayable(&Trainer::cuda_step), trainer);
 template <class F>

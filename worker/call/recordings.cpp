@@ -26,8 +26,9 @@ constexpr std::int64_t kManyValuesFound = std::numeric_limits<std::int64_t>::min
 std::string many_values() {
   return "a replayable function runs without a CUDA graph, which is slower, because it came with " +
          std::to_string(kManyNewValues) +
-         " different arguments by value, and a graph is for the same values only. Pass a value that changes as a "
-         "DeviceScalar";
+         " different arguments by value or results of replay_state(), and a graph is for the same ones only. Pass a "
+         "value that changes as a DeviceScalar, and leave out of replay_state() what the body does not read on the "
+         "host";
 }
 
 }  // namespace
@@ -92,13 +93,17 @@ void Recordings::note_value(std::span<const std::byte> value, ValueFor ranks) {
   if (ranks == ValueFor::own_rank) own_values_.insert(own_values_.end(), values_.begin() + before, values_.end());
 }
 
+void Recordings::note_state(std::span<const std::uint64_t> state) {
+  if (graphs_ == nullptr) return;
+  state_.assign(1, state.size());
+  state_.insert(state_.end(), state.begin(), state.end());
+}
+
 /// Adds the rest to the key.
 void Recordings::complete_key(std::uint64_t function, bool has_comm) {
   const protocol::CallPayload& call = slices_.call();
   const protocol::RankSet& ranks = slices_.command().ranks;
   key_.insert(key_.end(), values_.begin(), values_.end());
-  key_.push_back(state_.size());
-  key_.insert(key_.end(), state_.begin(), state_.end());
   key_.push_back(function);
   key_.push_back(call.object);
   key_.push_back(has_comm ? static_cast<std::uint64_t>(slices_.weights().all) : 0);

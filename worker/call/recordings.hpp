@@ -34,20 +34,20 @@ class Recordings {
   // Called before a call begins, and before the arguments of a slice are bound.
   void begin() noexcept {
     if (std::exchange(are_stale_, false)) recordings_.clear();
-    state_ = {};
+    state_.clear();
   }
   void begin_slice() noexcept {
     key_.clear();
-    values_.clear();
-    own_values_.clear();
+    values_ = state_;
+    own_values_ = state_;
   }
   void note_argument(const void* data, std::span<const std::int64_t> extents);
   /// The ranks that get a value. The others of the call may get different ones.
   enum class ValueFor : std::uint8_t { all_ranks, own_rank };
   /// Host code of the body can read these bytes, so a graph is for them only.
   void note_value(std::span<const std::byte> value, ValueFor ranks = ValueFor::all_ranks);
-  /// Host code of the body depends on this state of its object, so a graph is for it only. Valid until the call ends.
-  void note_state(std::span<const std::uint64_t> state) noexcept { state_ = state; }
+  /// Host code of the body depends on this state of its object, so a graph is for it only. Called before the first slice.
+  void note_state(std::span<const std::uint64_t> state);
   /// Points to whether a body is being captured now.
   const bool* is_capturing() const noexcept { return &is_capturing_; }
   /// Called if recorded work refers to memory, or to a communicator, that no longer exists. It may be inside a body, where
@@ -106,11 +106,11 @@ class Recordings {
   CallSlices& slices_;
   CallOutputs& outputs_;
   StepGradient& gradient_;
-  RecordingKey key_;                      // of the current slice
-  Values values_;                         // those of its arguments that the key contains
-  Values own_values_;                     // those of them that only this rank has
-  std::span<const std::uint64_t> state_;  // of the object whose method the body is
-  const char* why_failed_ = nullptr;      // the last capture, if the device knows it
+  RecordingKey key_;                  // of the current slice
+  Values values_;                     // the state, and those of its arguments that the key contains
+  Values own_values_;                 // those of them that only this rank has, which include the state
+  Values state_;                      // of the object whose method the body is: a copy, because the body may change it
+  const char* why_failed_ = nullptr;  // the last capture, if the device knows it
   std::map<RecordingKey, Recording> recordings_;
   std::map<std::uint64_t, FailedCaptures> failed_captures_;  // by the offset of the FunctionEntry
   std::map<std::uint64_t, NewValues> new_values_;            // by the same

@@ -117,9 +117,7 @@ void WorkerCall::note_value(std::size_t argument, std::size_t bytes) {
   call.recordings().note_value(std::as_bytes(std::span(value, bytes == 0 ? text.size() : bytes)),
                                is_own ? ValueFor::own_rank : ValueFor::all_ranks);
 }
-void WorkerCall::note_state(std::span<const std::uint64_t> state) noexcept {
-  core_->running().recordings().note_state(state);
-}
+void WorkerCall::note_state(std::span<const std::uint64_t> state) { core_->running().recordings().note_state(state); }
 
 std::span<const std::byte> WorkerCall::construction_arguments() {
   const protocol::Command& command = core_->running().slices().command();

@@ -205,8 +205,8 @@ class SYNCRUN_EXPORT WorkerCall {
   void replay(void (*run)(void* context), void* context, Capture capture);
   /// Called before: a graph is for this value of an argument only. `bytes`: the size of a value. 0: the argument is a text.
   void note_value(std::size_t argument, std::size_t bytes);
-  /// Called before the first slice: a graph is for this state of object() only. `state` is valid during the call.
-  void note_state(std::span<const std::uint64_t> state) noexcept;
+  /// Called before the first slice: a graph is for this state of object() only. Copies it.
+  void note_state(std::span<const std::uint64_t> state);
 
   /// For construction thunks: the bytes of the arguments, and where to store the new object.
   std::span<const std::byte> construction_arguments();

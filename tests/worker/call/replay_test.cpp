@@ -81,7 +81,9 @@ class Replay : public testing::Test {
     std::copy(shares.begin(), shares.end(), attachment_.segment.at<std::int64_t>(kSharesAt));
     command.has_comm = has_comm;
     running_.begin(command, kRepeatedCommand);
-    if (!state.empty()) running_.recordings().note_state(state);
+    std::vector<std::uint64_t> present = state;
+    if (!state.empty()) running_.recordings().note_state(present);
+    present.assign(present.size(), 0);  // the body may change it
     while (running_.next_slice()) {
       if (value) running_.recordings().note_value(std::as_bytes(std::span(&*value, 1)), value_for);
       why_not = running_.replay({[](void* test) { static_cast<Replay*>(test)->body(); }, this}, capture);
@@ -262,6 +264,20 @@ TEST_F(Replay, SaysThatValuesOfALaterRankAreAlwaysNew) {
     call(all);
   }
   EXPECT_NE(why_not.find("20 different arguments by value"), std::string::npos) << why_not;
+}
+
+TEST_F(Replay, SaysThatStatesOfAnyRankAreAlwaysNew) {
+  for (attachment_.rank = 0; attachment_.rank < kWorldSize; ++attachment_.rank) {
+    ++attachment_.segment.at<protocol::FunctionEntry>(kFunctionAt)->id;  // another function
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      EXPECT_EQ(why_not, "") << i;
+      state = {i};
+      call(all);
+    }
+    EXPECT_NE(why_not.find("20 different arguments by value or results of replay_state()"), std::string::npos)
+        << why_not;
+    why_not.clear();
+  }
 }
 
 TEST_F(Replay, DropsTheGraphThatWasUsedLeastRecently) {
