@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "tests/support/command_run.hpp"
+#include "tests/support/gdb.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -91,8 +92,6 @@ TEST(Stacks, AreThoseOfTheProgramAndOfAllWorkers) {
       AllOf(HasSubstr("debugged_program hang 1 (pid "), HasSubstr("hang_here (debugged_program)"),
             HasSubstr(") is in phase function, call 'hang'"), HasSubstr(") is in phase collective, call 'hang'")));
 }
-
-bool gdb_works() { return std::system("gdb -batch -ex run --args true 2>&1 | grep -q 'exited normally'") == 0; }
 
 TEST(Attach, StartsGdbWithTheWorkerOfTheRank) {
   if (!gdb_works()) GTEST_SKIP() << "gdb is not installed or may not trace processes";

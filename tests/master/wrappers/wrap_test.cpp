@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "tests/support/command_run.hpp"
+#include "tests/support/gdb.hpp"
 #include "tests/support/slowdown.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -34,10 +35,6 @@ bool is_installed(const std::string& tool) {
   return std::system(("command -v " + tool + " >/dev/null 2>&1").c_str()) == 0;
 }
 
-/// A sandbox may forbid debuggers.
-bool gdb_works() {
-  return is_installed("gdb") && std::system("gdb -batch -ex run --args true 2>&1 | grep -q 'exited normally'") == 0;
-}
 #define SKIP_WITHOUT_GDB() \
   if (!gdb_works()) GTEST_SKIP() << "gdb is not installed or may not trace processes"
 
