@@ -255,6 +255,25 @@ TEST_F(LibtorchLayerFunctions, AddAndNormalizeForOneOfTheResults) {
   EXPECT_FALSE(without[0].defined()) << "the sum does not depend on the weight";
 }
 
+/// As in units that are gathered in bfloat16.
+TEST_F(LibtorchLayerFunctions, NormalizeWithWeightsInBfloat16) {
+  const auto x = torch::rand({3, 4});
+  const auto rounded = [](const torch::Tensor& values) { return values.to(torch::kBFloat16).detach(); };
+  const auto weight = rounded(torch::rand({4})).requires_grad_();
+  const auto bias = rounded(torch::rand({4})).requires_grad_();
+  const auto y = normalize(fake_, x, weight, bias, 1e-5);
+  const auto found = torch::autograd::grad({y.square().sum()}, {weight, bias});
+  const auto same_weight = weight.detach().to(torch::kFloat32).requires_grad_();
+  const auto same_bias = bias.detach().to(torch::kFloat32).requires_grad_();
+  const auto same_y = torch::layer_norm(x, {4}, same_weight, same_bias, 1e-5);
+  const auto wanted = torch::autograd::grad({same_y.square().sum()}, {same_weight, same_bias});
+  EXPECT_TRUE(y.allclose(same_y, 1e-5, 1e-6));
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(found[i].scalar_type(), torch::kBFloat16);
+    EXPECT_TRUE(found[i].to(torch::kFloat32).allclose(wanted[i], 0.01, 0.01));
+  }
+}
+
 TEST_F(LibtorchLayerFunctions, NoticeThatAKeptSumWasChanged) {
   const auto x = with_gradient({3, 4});
   const auto [sum, norm] = add_and_normalize(fake_, {x, torch::ones({3, 4})}, {}, {}, 1e-5);
@@ -420,7 +439,9 @@ TEST_F(LibtorchLayerFunctions, LeaveOtherSumsNormalizationsAndTablesToLibtorch) 
   EXPECT_TRUE(can_normalize(x, values, {}));
   EXPECT_TRUE(can_normalize(x.to(torch::kBFloat16), values, values));
   EXPECT_FALSE(can_normalize(x, torch::ones({3}), {}));
-  EXPECT_FALSE(can_normalize(x, values, values.to(torch::kBFloat16)));
+  EXPECT_TRUE(can_normalize(x, values, values.to(torch::kBFloat16)));
+  EXPECT_FALSE(can_normalize(x, values, values.to(torch::kHalf)));
+  EXPECT_FALSE(can_normalize(x.to(torch::kFloat64), values.to(torch::kBFloat16), {}));
   EXPECT_FALSE(can_normalize(x.to(torch::kFloat64), values, values));
   EXPECT_FALSE(can_normalize(torch::ones({3, 0}), {}, {}));
   const auto tokens = torch::zeros({3}, torch::kInt64);

@@ -6,8 +6,6 @@
 
 namespace syncrun::test {
 
-inline bool gdb_works() {
-  return std::system("gdb -batch -ex run --args true 2>&1 | grep -q 'exited normally'") == 0;
-}
+inline bool gdb_works() { return std::system("gdb -batch -ex run --args true 2>&1 | grep -q 'exited normally'") == 0; }
 
 }  // namespace syncrun::test
