@@ -44,8 +44,9 @@ namespace sr = syncrun;
 namespace lt = syncrun::libtorch;
 
 [[maybe_unused]] constexpr double kGibibyte = 1 << 30;
-constexpr lt::ShardOptions kMixed{.gather = lt::UnitType::bfloat16};
-constexpr lt::ShardOptions kAllMixed{.gather = lt::UnitType::bfloat16, .reduce = lt::UnitType::bfloat16};
+constexpr lt::ShardOptions kMixed{.gather = lt::UnitType::bfloat16, .prefetch = lt::Prefetch::on_gpus};
+constexpr lt::ShardOptions kAllMixed{
+    .gather = lt::UnitType::bfloat16, .reduce = lt::UnitType::bfloat16, .prefetch = lt::Prefetch::on_gpus};
 
 std::optional<gpt::ModelConfig> config_of(std::string_view model) {
   if (model == "gpt2") return config_of("124m");

@@ -6,8 +6,9 @@
 //   the forward pass: gather -> the unit computes -> release (Reshard::never: later)
 //   the backward pass: gather, open the gradient -> the unit computes -> release, reduce the gradient
 //
-// On a GPU, the reduction of a gradient runs while the next unit computes. And so does the gather of the unit after it: a
-// pass predicts the order of units from the last pass of its kind. The ranks compare their predictions before the pass.
+// With prefetch, the reduction of a gradient runs while the next unit computes. And so does the gather of the unit
+// after it: a pass predicts the order of units from the last pass of its kind. The ranks compare their predictions
+// before the pass.
 //
 // The rest of the module stays gathered in the whole pass. A rank's parts lie one after the other in its copy of the
 // variable of parameters, of the gradient and of the rule's state. They are padded to equal lengths.

@@ -50,7 +50,8 @@ struct ShardOptions {
   /// The type in which the gradients of all ranks are added. The sum is stored in the type of the variable.
   UnitType reduce = UnitType::own;
   /// A pass has no prefetch until a pass of its kind has found the order of units, also after errors.
-  Prefetch prefetch = Prefetch::on_gpus;
+  /// It is off by default until its tests have run on more GPUs.
+  Prefetch prefetch = Prefetch::never;
 };
 
 namespace detail {
