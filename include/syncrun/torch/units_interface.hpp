@@ -127,8 +127,8 @@ class SYNCRUN_EXPORT DividingScope {
 /// A file gathers one unit after the other, in the order in which they were made.
 enum class PassKind : std::uint8_t { evaluation, training, file };
 
-/// A slice of a step, an evaluation or a file, with a divided module. In its lifetime, units can be gathered. At its end, also by
-/// an exception, none is.
+/// A slice of a step, an evaluation or a file, with a divided module. In its lifetime, units can be gathered. At its
+/// end, also by an exception, none is.
 class SYNCRUN_EXPORT UnitPass {
  public:
   /// For what reads parameters.
