@@ -30,15 +30,15 @@ enum class Reshard : std::uint8_t {
 
 /// A type in which a ShardedReplica moves or uses values.
 enum class UnitType : std::uint8_t {
-  own,  ///< The type of the variable, float32 or float64.
-  bfloat16
+  own,      ///< The type of the variable, float32 or float64.
+  bfloat16  ///< Half the bytes of float32.
 };
 
 /// Whether the next unit is gathered, and the last gradient reduced, while a unit computes.
 enum class Prefetch : std::uint8_t {
   on_gpus,  ///< On CUDA devices only. On CPU devices, it saves no time.
   never,    ///< Less memory: one unit, and one gradient of a unit that is being reduced.
-  always
+  always    ///< On CPU devices too, where it saves no time. For tests.
 };
 
 /// How a ShardedReplica moves and uses its parameters. In a struct, because it is a template argument.
