@@ -54,7 +54,7 @@ bool are_equal(const std::vector<std::int64_t>& all) {
   return std::all_of(all.begin(), all.end(), [&](std::int64_t other) { return other == all.front(); });
 }
 
-/// After an error, the join may fail too. Then the call ends when what was started has ended.
+/// After an error, the join may fail too. The call waits for what was started in any case.
 void join_anyway(const std::optional<StartedCollective>& started) noexcept {
   try {
     if (started) started->join();

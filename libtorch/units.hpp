@@ -111,8 +111,8 @@ class Units : public std::enable_shared_from_this<Units> {
   void gather(Unit& unit);
   void release(Unit& unit) noexcept;
   void open_gradient(Unit& unit);
-  /// Adds the gradients of all ranks, and adds this rank's part to its copy of the gradient. Frees the whole gradient, on a
-  /// GPU at the next call.
+  /// Adds the gradients of all ranks, and adds this rank's part to its copy of the gradient. Frees the whole gradient, with
+  /// prefetch at the next call.
   void reduce(Unit& unit);
 
   /// For files: the parameters in the type of the variable. The tensor of a parameter has memory between gather_exact()

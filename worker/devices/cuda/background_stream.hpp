@@ -36,7 +36,7 @@ class BackgroundStream {
   Stream stream_;
   Event forked_;
   Event joined_;
-  /// Of the last marks. An event of an earlier mark has that of a later one, which comes after it.
+  /// Eight marks share them in turn. So a join with an old mark may wait for a later one, which is safe.
   std::array<Event, 8> marks_;
   std::uint64_t mark_count_ = 0;
   bool is_ahead_ = false;  // has work that the worker's stream does not wait for yet
