@@ -217,6 +217,7 @@ void Supervisor::start_master(int restart) {
   events_ = os::FileDescriptor(text::check_system(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   watch(signals_.get());
   watch(link_.get());
+  if (job_.launched_by) watch_engine();
 }
 
 void Supervisor::watch(int fd) {
@@ -226,12 +227,35 @@ void Supervisor::watch(int fd) {
   text::check_system(::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
 }
 
+/// Standard error is a pipe or socket to the engine's daemon on this host, which reads as long as it lives.
+void Supervisor::watch_engine() {
+  epoll_event event{};  // EPOLLERR, which always counts
+  event.data.fd = STDERR_FILENO;
+  const int result = ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, STDERR_FILENO, &event);
+  if (result != 0 && errno != EPERM) text::throw_errno("epoll_ctl");  // EPERM: a file
+}
+
+/// The engine does not notice at once that its daemon has died, and nobody hears how this part of the job ends. The other
+/// nodes notice at once that this node is gone, and say so.
+void Supervisor::end_without_engine() {
+  if (stage_ != Stage::running && stage_ != Stage::terminating) return;
+  if (end_.verdict.empty()) {
+    end_.verdict = "the engine's daemon on " + devices::own_host_name() + " has died: nothing reads the output of " +
+                   end_.role + ", which is killed";
+  }
+  start_killing(KillReason::none);
+}
+
 /// Events only end the wait. Afterwards everything that can be read is read in a fixed order.
 void Supervisor::wait_for_events() {
   std::array<epoll_event, 4> events{};
   const int count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), wait_limit_ms());
   if (count < 0 && errno != EINTR) text::throw_errno("epoll_wait");
   for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd == STDERR_FILENO) {
+      ::epoll_ctl(events_.get(), EPOLL_CTL_DEL, STDERR_FILENO, nullptr);
+      end_without_engine();
+    }
     if (events[i].data.fd != link_.get() || (events[i].events & EPOLLHUP) == 0) continue;
     read_messages();
     link_.reset();  // otherwise its end of file would end every wait at once

@@ -72,6 +72,8 @@ class Supervisor {
   void pause();
   void start_master(int restart);
   void watch(int fd);
+  void watch_engine();
+  void end_without_engine();
 
   void wait_for_events();
   void read_signals();

@@ -195,6 +195,15 @@ TEST(LaunchedJob, EndsAnEngineThatWaitsForTheLastWordOfTheFirstNode) {
   EXPECT_TRUE(run.nothing_remains());
 }
 
+/// As when slurmstepd is killed: srun noticed it only when the other nodes had ended, and their work was in vain.
+TEST(LaunchedJob, EndsAProgramIfTheDaemonThatReadsItsOutputHasDied) {
+  const Engine engine("\"$@\" 2> >(head -n 1 >&2)");  // the first line says that the task has begun
+  CommandRun run(engine.with({scripted_program(), "report-signals"}));
+  EXPECT_EQ(run.exit_code(), 128 + SIGKILL);
+  EXPECT_THAT(run.last_error_line(), HasSubstr("without a last word: node 0 ("));
+  EXPECT_TRUE(run.nothing_remains());
+}
+
 TEST(LaunchedJob, EndsAnEngineThatStartsNothing) {
   const Engine engine("sleep 1000");
   CommandRun run(engine.with({"--start-timeout", "0.2", scripted_program(), "exit", "0"}));
