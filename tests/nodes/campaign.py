@@ -382,10 +382,10 @@ class Run:
             return re.search("No space left|full disk", text)
         if fault.kind == "link all down":
             return re.search(r"n[123]", text)
+        if fault.kind == "link cut from another":
+            return re.search(rf"{fault.host}|{self.other()}|the master", text)
         if fault.host == "n1" or fault.what == "engine":
             return re.search(r"\bn1\b|the master|stopped by|n1", text)
-        if fault.kind == "link cut from another":
-            return re.search(rf"{fault.host}|{self.other()}", text)
         return re.search(fault.host, text)
 
     def check_blame(self):
@@ -396,7 +396,8 @@ class Run:
         if fault.start not in LAUNCHES or fault.what not in ("worker", "agent", "master", "syncrun", "host") or not verdicts:
             return
         named = set(re.findall(r"\((n\d)\b", verdicts[-1]))
-        has_no_name = "which has not begun" in verdicts[-1]  # srun has chosen the host, and it never answered
+        # The host has never answered, so only the number of its node is known.
+        has_no_name = "which has not begun" in verdicts[-1] or "not found: node" in verdicts[-1]
         if named and fault.host not in named and not has_no_name:
             self.findings.append(f"BLAMES {', '.join(sorted(named))}")
 
