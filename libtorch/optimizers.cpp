@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -283,5 +285,64 @@ void Adafactor::save(OutputArchive& archive) const {
 void Adafactor::load(InputArchive& archive) {
   ::torch::optim::serialize<AdafactorState, AdafactorOptions>(archive, *this);
 }
+
+// ---- divided among the ranks --------------------------------------------------------------------------------------
+
+namespace detail {
+
+DividedParameters::DividedParameters(std::vector<::torch::Tensor> all, int rank, int world_size)
+    : all_(std::move(all)), owners_(all_.size()), rank_(rank), world_size_(world_size) {
+  std::vector<std::size_t> by_size(all_.size());
+  std::iota(by_size.begin(), by_size.end(), std::size_t{0});
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [this](std::size_t a, std::size_t b) { return all_[a].numel() > all_[b].numel(); });
+  std::vector<std::int64_t> loads(static_cast<std::size_t>(world_size), 0);
+  for (const std::size_t i : by_size) {
+    if (!all_[i].is_floating_point())
+      throw Error(ErrorKind::usage, "DividedOptimizer: a parameter is " + type_and_shape(all_[i]) +
+                                        ", expected a floating-point type");
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += all_[i].numel();
+    owners_[i] = static_cast<int>(least - loads.begin());
+  }
+}
+
+std::vector<::torch::Tensor> DividedParameters::own() const {
+  std::vector<::torch::Tensor> own;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (owners_[i] == rank_) own.push_back(all_[i]);
+  }
+  return own;
+}
+
+void DividedParameters::exchange(Comm& comm) const {
+  const ::torch::NoGradGuard no_gradients;
+  for (const auto type : {::torch::kFloat32, ::torch::kFloat64, ::torch::kFloat16, ::torch::kBFloat16}) {
+    std::vector<::torch::Tensor> parts, sent;
+    std::vector<std::int64_t> lengths(static_cast<std::size_t>(world_size_), 0);
+    for (int owner = 0; owner < world_size_; ++owner) {
+      for (std::size_t i = 0; i < all_.size(); ++i) {
+        if (owners_[i] != owner || all_[i].scalar_type() != type) continue;
+        parts.push_back(all_[i]);
+        lengths[static_cast<std::size_t>(owner)] += all_[i].numel();
+        if (owner == rank_) sent.push_back(all_[i].reshape(-1));
+      }
+    }
+    if (parts.empty()) continue;
+    const auto options = parts.front().options();
+    const ::torch::Tensor own = sent.empty() ? ::torch::empty({0}, options) : ::torch::cat(sent);
+    const ::torch::Tensor whole =
+        ::torch::empty({std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})}, options);
+    with_floating_elements(
+        whole, [&]<class T>(std::span<T> all) { comm.all_gather(elements_of<T>(own), all, lengths); });
+    std::int64_t offset = 0;
+    for (::torch::Tensor& each : parts) {
+      each.copy_(whole.narrow(0, offset, each.numel()).view(each.sizes()));
+      offset += each.numel();
+    }
+  }
+}
+
+}  // namespace detail
 
 }  // namespace syncrun::libtorch

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string_view>
@@ -34,9 +35,9 @@ struct Net : torch::nn::Module {
   torch::Tensor first, second, bias;
 };
 
-enum class Kind : std::int64_t { adafactor, muon, muon_matched };
+enum class Kind : std::int64_t { adafactor, muon, muon_matched, divided };
 
-/// Halfway, a new optimizer goes on from a file of the old one.
+/// Halfway, a new optimizer goes on from a file of the old one. `divided` is muon, divided among the ranks.
 class Trainer {
  public:
   Trainer(sr::CpuWorker& worker, Kind kind) : Trainer(worker, torch::kCPU, kind) {}
@@ -46,13 +47,14 @@ class Trainer {
   void step(Worker& worker, sr::Comm& comm, sr::Scattered<const double, 2> x, sr::Scattered<const double, 2> y,
             double rate, std::int64_t step) {
     lt::Guard(worker).run([&] {
-      if (step == torch_optim::kSteps / 2) replace_optimizer();
-      optimizer_->param_groups()[0].options().set_lr(rate);
-      optimizer_->zero_grad();
+      if (step == torch_optim::kSteps / 2) replace_optimizer(worker);
+      optimizer().param_groups()[0].options().set_lr(rate);
+      net_->zero_grad();
       const auto output = lt::tensor(x).mm(net_->first).mm(net_->second) + net_->bias;
       (output - lt::tensor(y)).square().mean().backward();
       lt::average(comm, *net_);
-      optimizer_->step();
+      if (divided_) divided_->step(comm);
+      else optimizer_->step();
     });
   }
   template <class Worker>
@@ -69,26 +71,30 @@ class Trainer {
   Trainer(Worker& worker, torch::Device device, Kind kind) : kind_(kind) {
     lt::Guard(worker).run([&] {
       net_ = std::make_shared<Net>(device);
-      optimizer_ = make();
+      make_optimizer(worker);
     });
   }
-  std::unique_ptr<torch::optim::Optimizer> make() {
-    if (kind_ == Kind::adafactor)
-      return std::make_unique<lt::Adafactor>(net_->parameters(), lt::AdafactorOptions().weight_decay(0.1));
+  void make_optimizer(const sr::AnyWorker& worker) {
     auto options = lt::MuonOptions().ns_type(torch::kFloat64);
     if (kind_ == Kind::muon_matched) options.nesterov(false).rate(lt::MuonOptions::Rate::match_rms_adamw);
-    return std::make_unique<lt::Muon>(std::vector<torch::Tensor>{net_->first, net_->second}, options);
+    const std::vector<torch::Tensor> matrices{net_->first, net_->second};
+    if (kind_ == Kind::divided) divided_.emplace(worker, matrices, options);
+    else if (kind_ == Kind::adafactor)
+      optimizer_ = std::make_unique<lt::Adafactor>(net_->parameters(), lt::AdafactorOptions().weight_decay(0.1));
+    else optimizer_ = std::make_unique<lt::Muon>(matrices, options);
   }
-  void replace_optimizer() {
+  torch::optim::Optimizer& optimizer() { return divided_ ? divided_->own() : *optimizer_; }
+  void replace_optimizer(const sr::AnyWorker& worker) {
     std::stringstream file;
-    torch::save(*optimizer_, file);
-    optimizer_ = make();
-    torch::load(*optimizer_, file);
+    torch::save(optimizer(), file);
+    make_optimizer(worker);
+    torch::load(optimizer(), file);
   }
 
   Kind kind_;
   std::shared_ptr<Net> net_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<lt::DividedOptimizer<lt::Muon>> divided_;  // in place of optimizer_
   torch::Tensor all_;
 };
 
@@ -118,6 +124,7 @@ inline void expect_as_python(sr::Session& session, double tolerance) {
   expect_as_python(session, Kind::adafactor, torch_optim::kAdafactor, tolerance);
   expect_as_python(session, Kind::muon, torch_optim::kMuon, tolerance);
   expect_as_python(session, Kind::muon_matched, torch_optim::kMuonMatched, tolerance);
+  expect_as_python(session, Kind::divided, torch_optim::kMuon, tolerance);
 }
 
 }  // namespace matrices

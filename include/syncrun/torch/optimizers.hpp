@@ -4,17 +4,21 @@
 // of LibTorch (docs/libtorch.md, "An optimizer of LibTorch"). They cannot be the rule of train_step(): a rule there
 // updates each element by itself, in any share of the flat vector, but these need whole matrices.
 //
-// Every rank has all of the state, and computes the whole update. After average(), all ranks have the same gradients,
-// so their parameters stay equal. On a GPU, no function here waits for the device.
+// After average(), all ranks have the same gradients. If each rank has an optimizer for all parameters, each has all of
+// the state and computes the whole update, and the parameters stay equal. DividedOptimizer divides the state and the
+// work among the ranks. On a GPU, no function here waits for the device.
 
 #include <torch/torch.h>
 
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "syncrun/any_worker.hpp"
 #include "syncrun/detail/export.hpp"
+#include "syncrun/worker.hpp"
 
 namespace syncrun::libtorch {
 
@@ -106,6 +110,74 @@ class SYNCRUN_EXPORT Adafactor : public ::torch::optim::Optimizer {
   ::torch::Tensor step(LossClosure closure = nullptr) override;
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
+};
+
+namespace detail {
+
+/// Parameters that are divided among the ranks, as whole tensors.
+class SYNCRUN_EXPORT DividedParameters {
+ public:
+  /// Gives each rank about the same number of elements. Throws Error (usage) if a parameter is not of a floating-point
+  /// type.
+  DividedParameters(std::vector<::torch::Tensor> all, int rank, int world_size);
+
+  const std::vector<::torch::Tensor>& all() const noexcept { return all_; }
+  /// Those of this rank.
+  std::vector<::torch::Tensor> own() const;
+  /// Gives all ranks the values that each rank has of its own parameters.
+  void exchange(Comm& comm) const;
+
+ private:
+  std::vector<::torch::Tensor> all_;
+  std::vector<int> owners_;  // the rank of each parameter
+  int rank_;
+  int world_size_;
+};
+
+}  // namespace detail
+
+/// Divides an optimizer among the ranks: each rank has the state of some parameters, computes their update, and gets the
+/// others from the other ranks. The result is that of one optimizer for all parameters, if the rule looks at each
+/// parameter by itself, as Muon, Adafactor and all of torch::optim but LBFGS do. Whole tensors are divided, so this helps
+/// if there are more of them than ranks. In a body of all ranks:
+///
+///   optimizer.zero_grad();
+///   loss.backward();
+///   sr::libtorch::average(comm, net);
+///   optimizer.step(comm);
+///
+/// Source: S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", arXiv
+/// 1910.02054, its first stage. PyTorch has it as ZeroRedundancyOptimizer.
+template <class Optimizer>
+class DividedOptimizer {
+ public:
+  /// All ranks pass the same parameters in the same order. `arguments` follow the parameters in the constructor of
+  /// Optimizer. Throws Error (usage) if a parameter is not of a floating-point type, and what that constructor throws.
+  template <class... Arguments>
+  DividedOptimizer(const AnyWorker& worker, std::vector<::torch::Tensor> parameters, Arguments&&... arguments)
+      : parameters_(std::move(parameters), worker.rank(), worker.world_size()),
+        own_(parameters_.own(), std::forward<Arguments>(arguments)...) {}
+
+  /// The optimizer of this rank's parameters, which may be none. Its files are those of this rank.
+  Optimizer& own() noexcept { return own_; }
+
+  /// Sets the gradients of all parameters to zero.
+  void zero_grad() {
+    for (const ::torch::Tensor& each : parameters_.all()) {
+      if (each.grad().defined()) each.mutable_grad().zero_();
+    }
+  }
+
+  /// Updates all parameters. All ranks call it. Copies the parameters once, through memory of their size. Throws what
+  /// the optimizer throws, and the errors of a collective.
+  void step(Comm& comm) {
+    own_.step();
+    parameters_.exchange(comm);
+  }
+
+ private:
+  detail::DividedParameters parameters_;
+  Optimizer own_;
 };
 
 }  // namespace syncrun::libtorch
