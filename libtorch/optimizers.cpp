@@ -299,8 +299,8 @@ DividedParameters::DividedParameters(std::vector<::torch::Tensor> all, int rank,
   std::vector<std::int64_t> loads(static_cast<std::size_t>(world_size), 0);
   for (const std::size_t i : by_size) {
     if (!all_[i].is_floating_point())
-      throw Error(ErrorKind::usage, "DividedOptimizer: a parameter is " + type_and_shape(all_[i]) +
-                                        ", expected a floating-point type");
+      throw Error(ErrorKind::usage,
+                  "DividedOptimizer: a parameter is " + type_and_shape(all_[i]) + ", expected a floating-point type");
     const auto least = std::min_element(loads.begin(), loads.end());
     *least += all_[i].numel();
     owners_[i] = static_cast<int>(least - loads.begin());
@@ -333,8 +333,8 @@ void DividedParameters::exchange(Comm& comm) const {
     const ::torch::Tensor own = sent.empty() ? ::torch::empty({0}, options) : ::torch::cat(sent);
     const ::torch::Tensor whole =
         ::torch::empty({std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})}, options);
-    with_floating_elements(
-        whole, [&]<class T>(std::span<T> all) { comm.all_gather(elements_of<T>(own), all, lengths); });
+    with_floating_elements(whole,
+                           [&]<class T>(std::span<T> all) { comm.all_gather(elements_of<T>(own), all, lengths); });
     std::int64_t offset = 0;
     for (::torch::Tensor& each : parts) {
       each.copy_(whole.narrow(0, offset, each.numel()).view(each.sizes()));

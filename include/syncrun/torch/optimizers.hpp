@@ -18,6 +18,7 @@
 
 #include "syncrun/any_worker.hpp"
 #include "syncrun/detail/export.hpp"
+#include "syncrun/torch/torch_interface.hpp"
 #include "syncrun/worker.hpp"
 
 namespace syncrun::libtorch {
@@ -111,30 +112,6 @@ class SYNCRUN_EXPORT Adafactor : public ::torch::optim::Optimizer {
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
 };
-
-namespace detail {
-
-/// Parameters that are divided among the ranks, as whole tensors.
-class SYNCRUN_EXPORT DividedParameters {
- public:
-  /// Gives each rank about the same number of elements. Throws Error (usage) if a parameter is not of a floating-point
-  /// type.
-  DividedParameters(std::vector<::torch::Tensor> all, int rank, int world_size);
-
-  const std::vector<::torch::Tensor>& all() const noexcept { return all_; }
-  /// Those of this rank.
-  std::vector<::torch::Tensor> own() const;
-  /// Gives all ranks the values that each rank has of its own parameters.
-  void exchange(Comm& comm) const;
-
- private:
-  std::vector<::torch::Tensor> all_;
-  std::vector<int> owners_;  // the rank of each parameter
-  int rank_;
-  int world_size_;
-};
-
-}  // namespace detail
 
 /// Divides an optimizer among the ranks: each rank has the state of some parameters, computes their update, and gets the
 /// others from the other ranks. The result is that of one optimizer for all parameters, if the rule looks at each

@@ -426,6 +426,26 @@ SYNCRUN_EXPORT void check_equal_modules(Comm& comm, const ::torch::nn::Module& m
 /// Averages the gradients of a module over the ranks. See average().
 SYNCRUN_EXPORT void average_gradients(Comm& comm, ::torch::nn::Module& module);
 
+/// Parameters that are divided among the ranks, as whole tensors.
+class SYNCRUN_EXPORT DividedParameters {
+ public:
+  /// Gives each rank about the same number of elements. Throws Error (usage) if a parameter is not of a floating-point
+  /// type.
+  DividedParameters(std::vector<::torch::Tensor> all, int rank, int world_size);
+
+  const std::vector<::torch::Tensor>& all() const noexcept { return all_; }
+  /// Those of this rank.
+  std::vector<::torch::Tensor> own() const;
+  /// Gives all ranks the values that each rank has of its own parameters.
+  void exchange(Comm& comm) const;
+
+ private:
+  std::vector<::torch::Tensor> all_;
+  std::vector<int> owners_;  // the rank of each parameter
+  int rank_;
+  int world_size_;
+};
+
 /// The format of a file: `format`, or the one that the name of the file implies.
 SYNCRUN_EXPORT FileFormat format_of(const std::filesystem::path& file, FileFormat format);
 
