@@ -13,6 +13,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "common/text/joined.hpp"
 #include "syncrun/array.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/dtype.hpp"
@@ -78,9 +79,7 @@ std::string_view to_string(Reduction reduction) noexcept {
 }
 
 std::string to_string(std::span<const std::int64_t> extents) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < extents.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(extents[i]);
-  return text + "]";
+  return "[" + detail::text::joined(extents, ", ", [](std::int64_t extent) { return std::to_string(extent); }) + "]";
 }
 
 const char* version() noexcept { return SYNCRUN_VERSION; }

@@ -2,6 +2,7 @@
 // move values.
 
 #include "master/records/variables.hpp"
+#include "common/text/joined.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -105,9 +106,7 @@ std::string master::records::not_assigned(const master::records::VariableRecord&
 }
 
 std::string master::records::names_of(VariableList variables) {
-  std::string names;
-  for (const auto& variable : variables) names += (names.empty() ? "" : ", ") + variable->name;
-  return names;
+  return text::joined(variables, ", ", [](const auto& variable) { return variable->name; });
 }
 
 // ---- making and freeing ---------------------------------------------------------------------------------------

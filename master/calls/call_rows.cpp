@@ -5,6 +5,7 @@
 
 #include "common/protocol/row_shares.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "master/calls/describe.hpp"
 #include "master/calls/shares_by_node.hpp"
 
@@ -215,11 +216,10 @@ void CallRows::divide(const records::FunctionRecord& function, const protocol::R
                       const RowWeights& weights, pool::SegmentHeap memory, protocol::CallPayload& call,
                       std::vector<std::uint64_t>& temporaries) {
   if (!weights.has_weight(ranks)) {
-    std::string names;
-    for (const int rank : ranks) names += (names.empty() ? "" : ", ") + std::to_string(rank);
     text::throw_usage("a call of '" + function.name + "' has " + std::to_string(call.rows) +
                       " rows and requires a rank with a weight above 0, but it runs on rank" +
-                      (ranks.is_single() ? " " : "s ") + names +
+                      (ranks.is_single() ? " " : "s ") +
+                      text::joined(ranks, ", ", [](int rank) { return std::to_string(rank); }) +
                       " only, of weight 0: change the weights with set_weights");
   }
   if (ranks.is_single()) return;

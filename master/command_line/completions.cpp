@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "master/command_line/help_topics.hpp"
 #include "master/command_line/option_table.hpp"
 #include "master/command_line/subcommands.hpp"
@@ -49,12 +50,6 @@ Choice choice_in(std::string_view shown) {
     }
   }
   return choice;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
 }
 
 /// Replaces each character of `special` by `escape` and the character.
@@ -100,11 +95,7 @@ std::vector<Subcommand> offered_subcommands() {
   return offered;
 }
 
-std::string names_of_subcommands() {
-  std::string names;
-  for (const Subcommand& each : offered_subcommands()) names.append(names.empty() ? "" : " ").append(each.name);
-  return names;
-}
+std::string names_of_subcommands() { return text::joined(offered_subcommands(), " ", &Subcommand::name); }
 
 /// The script with the values in place of their names: "@OPTIONS@".
 std::string filled(std::string_view script, std::initializer_list<std::pair<std::string_view, std::string>> values) {
@@ -179,7 +170,7 @@ std::string case_in_bash(std::string_view names, std::string_view shown) {
   text += "mapfile -t COMPREPLY < <(compgen";
   if (choice.folders) text += " -d";
   if (choice.files) text += " -f";
-  return text.append(" -W ").append(in_shell_quotes(joined(choice.words))).append(" -- \"$2\") ;;\n");
+  return text.append(" -W ").append(in_shell_quotes(text::joined(choice.words, " "))).append(" -- \"$2\") ;;\n");
 }
 
 std::string for_bash() {
@@ -235,7 +226,7 @@ std::string option_in_zsh(const OptionRow& row) {
     } else if (choice.words.empty()) {
       help += ' ';
     } else {
-      help.append("(").append(joined(choice.words)).append(")");
+      help.append("(").append(text::joined(choice.words, " ")).append(")");
     }
   }
   // A star: the option may be given again.
@@ -260,7 +251,7 @@ std::string for_zsh() {
     commands.append("    ").append(in_shell_quotes(command.append(":").append(escaped(each.help, ":\\", "\\")))) +=
         '\n';
     const Choice choice = choice_in(each.arguments);
-    arguments.append("    ").append(each.name).append(") compadd -- ").append(joined(choice.words));
+    arguments.append("    ").append(each.name).append(") compadd -- ").append(text::joined(choice.words, " "));
     if (choice.files || choice.folders) arguments += choice.files ? "; _files" : "; _files -/";
     arguments += " ;;\n";
   }
@@ -318,7 +309,7 @@ std::string quoted_in_fish(std::string_view text) {
 /// The options of `complete` for a choice.
 std::string offer_in_fish(const Choice& choice) {
   std::string text = choice.files ? " -r -F" : " -x";
-  std::string words = joined(choice.words);
+  std::string words = text::joined(choice.words, " ");
   if (choice.folders) words += " (__fish_complete_directories)";
   return words.empty() ? text : text.append(" -a ").append(quoted_in_fish(words));
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "master/command_line/option_table.hpp"
 
 namespace syncrun::detail::master::command_line {
@@ -116,11 +117,7 @@ std::string place_of(std::string_view page) {
 
 std::span<const HelpTopic> help_topics() noexcept { return kTopics; }
 
-std::string names_of_topics() {
-  std::string names;
-  for (const HelpTopic& each : kTopics) names.append(names.empty() ? "" : ", ").append(each.name);
-  return names;
-}
+std::string names_of_topics() { return text::joined(kTopics, ", ", &HelpTopic::name); }
 
 std::string help_on_topic(std::string_view name) {
   const auto found =

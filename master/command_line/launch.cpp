@@ -15,6 +15,7 @@
 #include "common/os/environment.hpp"
 #include "common/os/executable.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "master/command_line/dry_run.hpp"
 #include "master/command_line/option_table.hpp"
 #include "master/command_line/task_report.hpp"
@@ -287,12 +288,6 @@ bool is_unused(const CommandOptions& options, const CommandOptions::Given& optio
   return option.source != kCommandLineSource && (was_dropped || is_for_wrapper);
 }
 
-std::string in_list(std::span<const std::string> words, const char* end = "") {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word + end;
-  return text;
-}
-
 }  // namespace
 
 bool is_of_task(std::string_view name) {
@@ -406,18 +401,18 @@ std::vector<std::string> engine_command(const Launch& launch, int nodes, std::sp
       if (launch.is_inside && launch.overlaps) add(command, {"--overlap"});
       if (!launch.is_inside)
         add(command, {launch.workers ? "--cpus-per-task=" + std::to_string(*launch.workers + 1) : "--exclusive"});
-      if (!hosts.empty()) add(command, {"--nodelist=" + in_list(hosts)});
+      if (!hosts.empty()) add(command, {"--nodelist=" + text::joined(hosts, ",")});
       break;
     case Launcher::open_mpi:
       add(command, {"-np", count, "--map-by", "ppr:1:node", "--bind-to", "none"});
       if (launch.over_ssh) add(command, {"--mca", "plm", "rsh"});
-      if (!hosts.empty()) add(command, {"--host", in_list(hosts, ":1")});
+      if (!hosts.empty()) add(command, {"--host", text::joined(hosts, ":1,") + ":1"});
       for (const std::string& name : launch.variables) add(command, {"-x", name});
       break;
     case Launcher::hydra:
       add(command, {"-np", count, "-ppn", "1", "-bind-to", "none", "-genvall"});
       if (launch.over_ssh) add(command, {"-rmk", "user", "-launcher", "ssh"});
-      if (!hosts.empty()) add(command, {"-hosts", in_list(hosts)});
+      if (!hosts.empty()) add(command, {"-hosts", text::joined(hosts, ",")});
       break;
   }
   command.insert(command.end(), launch.words.begin(), launch.words.end());
@@ -453,8 +448,10 @@ std::string describe_launch(const CommandOptions& options, const Launch& launch)
   const bool has_hosts = launch.hosts.size() >= nodes;
   const std::span<const std::string> hosts = has_hosts ? std::span(launch.hosts).first(nodes) : std::span(launch.hosts);
   std::string text = "launcher: " + name_of(launch) + ", " + std::to_string(launch.nodes) +
-                     (launch.nodes == 1 ? " node" : " nodes") + (hosts.empty() ? "" : ": " + in_list(hosts)) + "\n";
-  if (launch.hosts.size() > nodes) text += "spare nodes: " + in_list(std::span(launch.hosts).subspan(nodes)) + "\n";
+                     (launch.nodes == 1 ? " node" : " nodes") + (hosts.empty() ? "" : ": " + text::joined(hosts, ",")) +
+                     "\n";
+  if (launch.hosts.size() > nodes)
+    text += "spare nodes: " + text::joined(std::span(launch.hosts).subspan(nodes), ",") + "\n";
   text += "command:\n ";
   for (const std::string& word :
        engine_command(launch, launch.nodes, hosts, task_command(options, launch, options.restart, "")))

@@ -7,6 +7,7 @@
 
 #include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "common/text/numbers.hpp"
 
 namespace syncrun::detail::master::inspect {
@@ -44,9 +45,7 @@ Words read_words(const std::string& command, std::span<char* const> words, std::
     }
     const std::string name = word.substr(0, word.find('='));
     if (std::find(options.begin(), options.end(), name) == options.end()) {
-      std::string known;
-      for (const std::string_view option : options) known.append(known.empty() ? "" : ", ").append(option);
-      text::throw_usage("syncrun " + command + ": expected one of " + known + "; got '" + word + "'");
+      text::throw_usage("syncrun " + command + ": expected one of " + text::joined(options) + "; got '" + word + "'");
     }
     if (name == "--once") {
       read.is_once = true;

@@ -10,6 +10,7 @@
 #include "common/os/environment.hpp"
 #include "common/os/file_descriptor.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "master/devices/host_part.hpp"
 #include "master/nodes/answers.hpp"
 #include "master/nodes/node_cores.hpp"
@@ -85,10 +86,8 @@ void check_hosts(const settings::Settings& settings, std::string_view list) {
   const auto& known = settings.node_names;
   for (const std::string& host : devices::hosts_in(list)) {
     if (std::find(known.begin(), known.end(), host) != known.end()) continue;
-    std::string nodes;
-    for (const std::string& name : known) nodes += (nodes.empty() ? "" : ", ") + name;
     text::throw_usage("the list of devices " + detail::master::devices::quoted(list) + " names " +
-                      detail::master::devices::quoted(host) + ", expected one of the nodes " + nodes);
+                      detail::master::devices::quoted(host) + ", expected one of the nodes " + text::joined(known));
   }
 }
 

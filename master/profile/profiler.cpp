@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "common/text/numbers.hpp"
 #include "common/text/visible_text.hpp"
 
@@ -113,8 +114,8 @@ void Profiler::begin(std::uint64_t id, const std::string& name, const std::vecto
     escaped_names_.push_back(text::json_escaped(name));
     times_.emplace_back(ranks_.size() + 1);
   }
-  std::string list;
-  for (const std::string& earlier : after) list += (list.empty() ? "\"" : ", \"") + text::json_escaped(earlier) + "\"";
+  const std::string list =
+      text::joined(after, ", ", [](const std::string& earlier) { return '"' + text::json_escaped(earlier) + '"'; });
   running_[id] = {found->second, now_ns(), 0, lost_events_, list.empty() ? "" : "\"after\": [" + list + "]"};
 }
 

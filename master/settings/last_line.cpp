@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "common/protocol/supervisor_link.hpp"
+#include "common/text/joined.hpp"
 #include "common/text/log.hpp"
 #include "master/devices/host_part.hpp"
 #include "syncrun/error.hpp"
@@ -10,12 +11,6 @@
 namespace syncrun::detail::master::settings {
 
 namespace {
-
-std::string joined_lines(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text.append(text.empty() ? "" : "\n").append(line);
-  return text;
-}
 
 protocol::FailureDetails details_of(const Error& error) {
   const Failure& failure = error.failure();
@@ -36,11 +31,11 @@ protocol::FailureDetails details_of(const Error& error) {
   add("call", failure.call);
   add("phase", failure.phase);
   add("cause", failure.cause);
-  add("stack", joined_lines(failure.stack));  // of a crash; after a deadline, the rank has it
+  add("stack", text::joined(failure.stack, "\n"));  // of a crash; after a deadline, the rank has it
   for (const RankState& state : failure.ranks) {
-    if (state.rank == failure.rank) add("stack", joined_lines(state.stack));
+    if (state.rank == failure.rank) add("stack", text::joined(state.stack, "\n"));
   }
-  add("last_stderr", joined_lines(failure.last_stderr));
+  add("last_stderr", text::joined(failure.last_stderr, "\n"));
   return details;
 }
 

@@ -7,6 +7,7 @@
 #include "common/os/memory_limit.hpp"
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "master/calls/call_rows.hpp"
 #include "master/data/mapped_data.hpp"
 #include "master/records/variables.hpp"
@@ -21,9 +22,7 @@ namespace {
 constexpr std::size_t kCheckedGrowthBytes = std::size_t{8} << 20U;
 
 std::string names_of(const std::vector<Transfer>& transfers) {
-  std::string names;
-  for (const auto& transfer : transfers) names += (names.empty() ? "" : ", ") + transfer.variable->name;
-  return names;
+  return text::joined(transfers, ", ", [](const Transfer& transfer) { return transfer.variable->name; });
 }
 
 /// The ranks that take part in a transfer of any variable.

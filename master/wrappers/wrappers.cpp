@@ -11,6 +11,7 @@
 #include "common/os/executable.hpp"
 #include "common/protocol/rank_set.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 
 namespace syncrun::detail::master::wrappers {
 
@@ -115,11 +116,7 @@ void Wrappers::refuse_overlap(const Wrapper& added) const {
   }
 }
 
-std::string Wrappers::lines() const {
-  std::string lines;
-  for (const Wrapper& wrapper : all_) lines.append(lines.empty() ? "" : "\n").append(wrapper.line());
-  return lines;
-}
+std::string Wrappers::lines() const { return text::joined(all_, "\n", &Wrapper::line); }
 
 void Wrappers::check_programs() const {
   for (const Wrapper& wrapper : all_) require_program(wrapper.command, wrapper.line());
