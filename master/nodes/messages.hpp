@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -102,20 +103,35 @@ class MessageWriter {
     put(text.size());
     put_bytes(std::as_bytes(std::span(text)));
   }
-  void put_texts(const std::vector<std::string>& texts) {
-    put(texts.size());
-    for (const std::string& text : texts) put_text(text);
-  }
   template <class T>
   void put_list(std::span<const T> values) {
     put(values.size());
     put_all(values);
+  }
+  /// Writes what std::tie() has put together: values, texts, and vectors and pairs of them.
+  template <class... T>
+  void put_fields(const std::tuple<T&...>& fields) {
+    std::apply([this](const auto&... each) { (this->put_field(each), ...); }, fields);
   }
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   MessageKind kind() const noexcept { return static_cast<MessageKind>(bytes_.front()); }
   std::vector<std::byte> take() noexcept { return std::move(bytes_); }
 
  private:
+  template <class T>
+  void put_field(const T& field) {
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      put(field);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      put_text(field);
+    } else if constexpr (requires { field.first; }) {
+      put_fields(std::tie(field.first, field.second));
+    } else {
+      put(field.size());
+      for (const auto& each : field) put_field(each);
+    }
+  }
+
   std::vector<std::byte> bytes_;
 };
 
@@ -154,11 +170,6 @@ class MessageReader {
     const auto bytes = get_bytes(get<std::size_t>());
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
-  std::vector<std::string> get_texts() {
-    std::vector<std::string> texts;
-    for (auto left = get<std::size_t>(); left != 0; --left) texts.push_back(get_text());
-    return texts;
-  }
   template <class T>
   std::vector<T> get_list() {
     const auto count = get<std::size_t>();
@@ -167,6 +178,11 @@ class MessageReader {
     get_all(std::span<T>(values));
     return values;
   }
+  /// Reads what put_fields() has written. Vectors are empty before.
+  template <class... T>
+  void get_fields(const std::tuple<T&...>& fields) {
+    std::apply([this](auto&... each) { (this->get_field(each), ...); }, fields);
+  }
   bool is_at_end() const noexcept { return rest_.empty(); }
   /// What has not been read yet.
   std::span<const std::byte> rest() const noexcept { return rest_; }
@@ -174,6 +190,18 @@ class MessageReader {
   std::vector<std::byte> keep();
 
  private:
+  template <class T>
+  void get_field(T& field) {
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      field = get<T>();
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      field = get_text();
+    } else if constexpr (requires { field.first; }) {
+      get_fields(std::tie(field.first, field.second));
+    } else {
+      for (auto left = get<std::size_t>(); left != 0; --left) get_field(field.emplace_back());
+    }
+  }
   [[noreturn]] void throw_too_short(std::size_t wanted) const;
 
   std::span<const std::byte> all_;

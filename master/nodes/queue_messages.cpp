@@ -6,50 +6,34 @@
 
 namespace syncrun::detail::master::nodes {
 
-void put_queue_start(MessageWriter& to, const QueueStart& start) {
-  to.put(start.queue, start.block, start.layout);
-  to.put_text(start.producers.name);
-  to.put(start.producers.spec);
-  to.put_list(std::span(start.producers.arguments));
-  to.put(start.producers.environment.size());
-  for (const auto& [name, value] : start.producers.environment) {
-    to.put_text(name);
-    to.put_text(value);
-  }
-  to.put(start.producers.grace, start.producers.start_timeout);
+namespace {
+
+auto fields_of_queue(auto& start) {
+  auto& producers = start.producers;
+  return std::tie(start.queue, start.block, start.layout, producers.name, producers.spec, producers.arguments,
+                  producers.environment, producers.grace, producers.start_timeout);
 }
+
+auto fields_of_loss(auto& loss) {
+  return std::tie(loss.producer, loss.pid, loss.cause, loss.wait_status, loss.was_starting, loss.last_stderr,
+                  loss.crash.lines, loss.crash.problem);
+}
+
+}  // namespace
+
+void put_queue_start(MessageWriter& to, const QueueStart& start) { to.put_fields(fields_of_queue(start)); }
 
 QueueStart get_queue_start(MessageReader& from) {
   QueueStart start;
-  from.get_to(start.queue, start.block, start.layout);
-  start.producers.name = from.get_text();
-  start.producers.spec = from.get<protocol::HelperSpec>();
-  start.producers.arguments = from.get_list<std::byte>();
-  for (auto left = from.get<std::size_t>(); left != 0; --left) {
-    std::string name = from.get_text();
-    start.producers.environment.emplace_back(std::move(name), from.get_text());
-  }
-  from.get_to(start.producers.grace, start.producers.start_timeout);
+  from.get_fields(fields_of_queue(start));
   return start;
 }
 
-void put_producer_loss(MessageWriter& to, const ProducerLoss& loss) {
-  to.put(loss.producer, loss.pid);
-  to.put_text(loss.cause);
-  to.put(loss.wait_status, loss.was_starting);
-  to.put_texts(loss.last_stderr);
-  to.put_texts(loss.crash.lines);
-  to.put_text(loss.crash.problem);
-}
+void put_producer_loss(MessageWriter& to, const ProducerLoss& loss) { to.put_fields(fields_of_loss(loss)); }
 
 ProducerLoss get_producer_loss(MessageReader& from) {
   ProducerLoss loss;
-  from.get_to(loss.producer, loss.pid);
-  loss.cause = from.get_text();
-  from.get_to(loss.wait_status, loss.was_starting);
-  loss.last_stderr = from.get_texts();
-  loss.crash.lines = from.get_texts();
-  loss.crash.problem = from.get_text();
+  from.get_fields(fields_of_loss(loss));
   return loss;
 }
 

@@ -19,6 +19,10 @@ int take_rank(MessageReader& from, const protocol::ControlBlock& control) {
   return checked(from.get<std::int32_t>(), control);
 }
 
+auto fields_of_end(auto& end) {
+  return std::tie(end.end.wait_status, end.end.cause, end.last_stderr, end.end.crash.lines, end.end.crash.problem);
+}
+
 }  // namespace
 
 void put_rank_state(MessageWriter& to, int rank, const protocol::WorkerSlot& slot) {
@@ -83,12 +87,8 @@ std::vector<pool::Successor> take_successors(MessageReader& from, const protocol
 }
 
 void put_rank_end(MessageWriter& to, int rank, const protocol::WorkerSlot& slot, const RankEnd& end) {
-  to.put(static_cast<std::int32_t>(rank), slot.progress.load(std::memory_order_acquire), slot.reason,
-         end.end.wait_status.has_value(), end.end.wait_status.value_or(0));
-  to.put_text(end.end.cause);
-  to.put_texts(end.last_stderr);
-  to.put_texts(end.end.crash.lines);
-  to.put_text(end.end.crash.problem);
+  to.put(static_cast<std::int32_t>(rank), slot.progress.load(std::memory_order_acquire), slot.reason);
+  to.put_fields(fields_of_end(end));
 }
 
 int take_rank_end(MessageReader& from, const protocol::ControlBlock& control, RankEnd& end) {
@@ -96,13 +96,7 @@ int take_rank_end(MessageReader& from, const protocol::ControlBlock& control, Ra
   protocol::WorkerSlot& slot = control.worker(rank);
   slot.progress.store(from.get<std::uint64_t>(), std::memory_order_release);
   from.get_to(slot.reason);
-  const bool is_known = from.get<bool>();
-  const int status = from.get<int>();
-  if (is_known) end.end.wait_status = status;
-  end.end.cause = from.get_text();
-  end.last_stderr = from.get_texts();
-  end.end.crash.lines = from.get_texts();
-  end.end.crash.problem = from.get_text();
+  from.get_fields(fields_of_end(end));
   return rank;
 }
 

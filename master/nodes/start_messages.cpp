@@ -88,69 +88,55 @@ std::vector<std::string> names_of_nodes(const std::vector<NodeIdentity>& identit
   return names;
 }
 
-void put_identity(MessageWriter& to, const NodeIdentity& identity) {
-  to.put_text(identity.host);
-  to.put_text(identity.machine);
-  to.put_text(identity.version);
-  to.put_text(identity.transport);
-  to.put_text(identity.build);
-  to.put_list(std::span(identity.build_id));
-  to.put_text(identity.library);
-  to.put_list(std::span(identity.library_id));
-  to.put(identity.page_bytes);
+namespace {
+
+auto fields_of_identity(auto& identity) {
+  return std::tie(identity.host, identity.machine, identity.version, identity.transport, identity.build,
+                  identity.build_id, identity.library, identity.library_id, identity.page_bytes);
 }
+
+}  // namespace
+
+void put_identity(MessageWriter& to, const NodeIdentity& identity) { to.put_fields(fields_of_identity(identity)); }
 
 NodeIdentity get_identity(MessageReader& from) {
   NodeIdentity identity;
-  identity.host = from.get_text();
-  identity.machine = from.get_text();
-  identity.version = from.get_text();
-  identity.transport = from.get_text();
-  identity.build = from.get_text();
-  identity.build_id = from.get_list<std::uint8_t>();
-  identity.library = from.get_text();
-  identity.library_id = from.get_list<std::uint8_t>();
-  identity.page_bytes = from.get<std::uint64_t>();
+  from.get_fields(fields_of_identity(identity));
   return identity;
 }
 
 // ---- the start of a session -----------------------------------------------------------------------------------
 
+namespace {
+
+auto fields_of_start(auto& start) {
+  auto& settings = start.settings;
+  auto& output = settings.output;
+  return std::tie(start.segment_bytes, start.session, start.timelines_offset, start.totals_offset, settings.devices,
+                  settings.nodes, settings.node_names, settings.call_timeout, settings.start_timeout, settings.grace,
+                  settings.seed, settings.log_dir, output.has_tags, output.has_times, output.is_json_log,
+                  output.log_limit, settings.master_host, settings.master_port, settings.log_level,
+                  settings.on_worker_lost);
+}
+
+}  // namespace
+
 void put_session_settings(MessageWriter& to, const SessionStart& start) {
-  const settings::Settings& settings = start.settings;
-  to.put(start.segment_bytes, start.session, start.timelines_offset, start.totals_offset);
-  to.put_list(std::span(settings.devices));
-  to.put_list(std::span(settings.nodes));
-  for (const std::string& name : settings.node_names) to.put_text(name);
-  to.put(settings.call_timeout, settings.start_timeout, settings.grace, settings.seed);
-  to.put_text(settings.log_dir);
-  const process::OutputSettings& output = settings.output;
-  to.put(output.has_tags, output.has_times, output.is_json_log, output.log_limit);
+  to.put_fields(fields_of_start(start));
+  const process::OutputSettings& output = start.settings.output;
   for (const text::RankList* ranks : {&output.shown, &output.logged, &output.only_logged}) to.put_text(ranks->text());
-  to.put_text(settings.master_host);
-  to.put(settings.master_port);
-  to.put(settings.log_level, settings.on_worker_lost);
-  to.put_text(settings.wrappers.lines());
+  to.put_text(start.settings.wrappers.lines());
 }
 
 SessionStart get_session_start(MessageReader& from) {
   SessionStart start;
-  settings::Settings& settings = start.settings;
-  from.get_to(start.place, start.segment_bytes, start.session, start.timelines_offset, start.totals_offset);
-  settings.devices = from.get_list<devices::DeviceId>();
-  settings.nodes = from.get_list<protocol::NodePlace>();
-  for (std::size_t node = 0; node < settings.nodes.size(); ++node) settings.node_names.push_back(from.get_text());
-  from.get_to(settings.call_timeout, settings.start_timeout, settings.grace, settings.seed);
-  settings.log_dir = from.get_text();
-  process::OutputSettings& output = settings.output;
-  from.get_to(output.has_tags, output.has_times, output.is_json_log, output.log_limit);
+  from.get_to(start.place);
+  from.get_fields(fields_of_start(start));
+  process::OutputSettings& output = start.settings.output;
   for (text::RankList* ranks : {&output.shown, &output.logged, &output.only_logged})
     *ranks = text::RankList::parse(from.get_text()).value_or(text::RankList());
-  settings.master_host = from.get_text();
-  from.get_to(settings.master_port);
-  from.get_to(settings.log_level, settings.on_worker_lost);
   const char* const terminal = environment::get(environment::kWrapTerminal);  // has a path of this node
-  settings.wrappers = wrappers::Wrappers::read(from.get_text(), terminal == nullptr ? "" : terminal);
+  start.settings.wrappers = wrappers::Wrappers::read(from.get_text(), terminal == nullptr ? "" : terminal);
   return start;
 }
 
