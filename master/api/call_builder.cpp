@@ -138,9 +138,8 @@ void CallBuilder::put_bytes(const void* bytes, std::size_t count, std::size_t by
     to = state.slot->bytes.data() + state.inline_used;
     state.inline_used += (count + 15) / 16 * 16;
   } else {
-    const auto offset = session_->heap().allocate(count, os::SharedHeap::Contents::any, "the arguments of a call");
-    state.in_flight->temporaries.push_back(offset);
-    to = session_->segment().at(offset);
+    to = session_->segment().at(
+        session_->memory().allocate(count, "the arguments of a call", state.in_flight->temporaries));
   }
   state.slot->arguments[index] = {.kind = function_->signature.arguments[index].kind,
                                   .offset = session_->segment().offset_of(to),

@@ -131,9 +131,8 @@ void fill_in_construction(master::calls::SystemCommands& commands, const master:
   construction.function = object.constructor;
   construction.object = object.id;
   construction.arguments_count = 1;
-  const std::uint64_t offset = commands.heap().allocate(object.arguments.size(), os::SharedHeap::Contents::any,
-                                                        "the arguments of a constructor");
-  in_flight.temporaries.push_back(offset);
+  const std::uint64_t offset =
+      commands.memory().allocate(object.arguments.size(), "the arguments of a constructor", in_flight.temporaries);
   commands.calls().next_slot().arguments[0] = {
       .kind = ArgumentKind::value, .offset = offset, .bytes = object.arguments.size()};
   if (!object.arguments.empty()) {

@@ -55,9 +55,8 @@ std::vector<arrays::FileFacts> look_at_files(master::session::SessionCore& sessi
   for (const protocol::NodePlace& node : others) ranks.add(node.first_rank);
   commands.run_system(
       commands.settle(ranks), "map", path, [&](protocol::CommandHead& command, master::calls::InFlight& in_flight) {
-        const std::uint64_t question = commands.heap().allocate(sizeof(arrays::FileQuestion) + path.size(),
-                                                                os::SharedHeap::Contents::any, "a path");
-        in_flight.temporaries.push_back(question);
+        const std::uint64_t question =
+            commands.memory().allocate(sizeof(arrays::FileQuestion) + path.size(), "a path", in_flight.temporaries);
         auto* const asked =
             new (commands.segment().at(question)) arrays::FileQuestion{.form = form, .path_bytes = path.size()};
         std::copy(path.begin(), path.end(), asked->path());

@@ -58,8 +58,7 @@ std::uint64_t write_lengths(master::pool::SegmentHeap memory, const std::vector<
                             std::vector<std::uint64_t>& temporaries) {
   if (lengths.empty()) return 0;
   const std::size_t bytes = lengths.size() * sizeof(std::int64_t);
-  const std::uint64_t offset = memory.heap.allocate(bytes, os::SharedHeap::Contents::any, "lengths of a collective");
-  temporaries.push_back(offset);
+  const std::uint64_t offset = memory.allocate(bytes, "lengths of a collective", temporaries);
   std::memcpy(memory.segment.at(offset), lengths.data(), bytes);
   return offset;
 }
@@ -87,9 +86,8 @@ void run_parts(const Collective& collective, VariableList variables, const maste
     payload.root = collective.root;
     payload.route = collective.options.route;
     payload.variables_count = static_cast<std::uint32_t>(variables.size());
-    payload.variables = commands.heap().allocate(sizeof(protocol::CollectiveSlot) * variables.size(),
-                                                 os::SharedHeap::Contents::any, "a collective");
-    in_flight.temporaries.push_back(payload.variables);
+    payload.variables = commands.memory().allocate(sizeof(protocol::CollectiveSlot) * variables.size(), "a collective",
+                                                   in_flight.temporaries);
     for (std::size_t i = 0; i < variables.size(); ++i) {
       if (writes_to_copies(parts[i])) in_flight.writes.push_back(variables[i]->name);
     }

@@ -32,9 +32,8 @@ protocol::RowsSlot write_rows(const Rows& rows, std::int64_t available, const ch
   }
   slot.end = rows.count();
   if (slot.end == 0) return slot;
-  slot.offset = memory.heap.allocate(static_cast<std::size_t>(slot.end) * sizeof(std::int64_t),
-                                     os::SharedHeap::Contents::any, "an index list");
-  temporaries.push_back(slot.offset);
+  slot.offset =
+      memory.allocate(static_cast<std::size_t>(slot.end) * sizeof(std::int64_t), "an index list", temporaries);
   auto* indices = memory.segment.at<std::int64_t>(slot.offset);
   rows.copy_to(indices);
   const auto* bad = std::find_if(indices, indices + slot.end, [available](std::int64_t index) {
@@ -204,9 +203,7 @@ void CallRows::divide_by_node(const records::FunctionRecord& function, const pro
   const RowsOnNodes rows{describe_argument(function, of_nodes_.argument, of_nodes_.data->name),
                          of_nodes_.data->rows_on_nodes, nodes};
   const auto count = static_cast<std::size_t>(ranks.count()) + 1;
-  call.share_begins =
-      memory.heap.allocate(count * sizeof(std::int64_t), os::SharedHeap::Contents::any, "shares of rows");
-  temporaries.push_back(call.share_begins);
+  call.share_begins = memory.allocate(count * sizeof(std::int64_t), "shares of rows", temporaries);
   calls::divide_by_node(rows, call.batch, memory.segment, ranks, weights,
                         {memory.segment.at<std::int64_t>(call.share_begins), count});
 }
@@ -224,9 +221,7 @@ void CallRows::divide(const records::FunctionRecord& function, const protocol::R
   }
   if (ranks.is_single()) return;
   const auto count = static_cast<std::size_t>(ranks.count()) + 1;
-  call.share_begins =
-      memory.heap.allocate(count * sizeof(std::int64_t), os::SharedHeap::Contents::any, "shares of rows");
-  temporaries.push_back(call.share_begins);
+  call.share_begins = memory.allocate(count * sizeof(std::int64_t), "shares of rows", temporaries);
   weights.divide(call.rows, ranks, {memory.segment.at<std::int64_t>(call.share_begins), count});
 }
 
@@ -302,9 +297,7 @@ void CallRows::select_local(const records::Settled& settled, const records::Func
                               copy_on(shortest), memory, temporaries);
     return;
   }
-  call.batch_s_by_rank = memory.heap.allocate(sizeof(protocol::RowsSlot) * available.size(),
-                                              os::SharedHeap::Contents::any, "an index list");
-  temporaries.push_back(call.batch_s_by_rank);
+  call.batch_s_by_rank = memory.allocate(sizeof(protocol::RowsSlot) * available.size(), "an index list", temporaries);
   auto* slots = memory.segment.at<protocol::RowsSlot>(call.batch_s_by_rank);
   for (const int rank : ranks) {
     slots[rank] = write_rows(selection.of_rank(rank), available[static_cast<std::size_t>(rank)], "batch_s",

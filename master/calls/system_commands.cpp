@@ -91,4 +91,15 @@ std::uint64_t SystemCommands::allocate(std::size_t bytes, os::SharedHeap::Conten
   return heap().allocate(bytes, contents, what);
 }
 
+protocol::TransferSlot* begin_transfer(SystemCommands& commands, protocol::CommandHead& command, InFlight& in_flight,
+                                       protocol::TransferDirection direction, std::size_t variables) {
+  auto& payload = command.begin<protocol::TransferPayload>();
+  payload.direction = direction;
+  payload.variables_count = static_cast<std::uint32_t>(variables);
+  const std::size_t slots = variables * static_cast<std::size_t>(commands.world_size());
+  payload.parts =
+      commands.memory().allocate(sizeof(protocol::TransferSlot) * slots, "a transfer", in_flight.temporaries);
+  return commands.segment().at<protocol::TransferSlot>(payload.parts);
+}
+
 }  // namespace syncrun::detail::master::calls

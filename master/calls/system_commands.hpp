@@ -117,6 +117,11 @@ class SystemCommands {
   records::Waits waits_;
 };
 
+/// Makes the next command a transfer of so many variables. Returns its slots, one per variable and rank. Their contents
+/// are undefined. Throws Error (system).
+protocol::TransferSlot* begin_transfer(SystemCommands& commands, protocol::CommandHead& command, InFlight& in_flight,
+                                       protocol::TransferDirection direction, std::size_t variables = 1);
+
 /// Memory in the heap, which is freed at the end of this object's life.
 class HeapLoan {
  public:

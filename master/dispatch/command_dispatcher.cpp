@@ -121,9 +121,8 @@ std::optional<std::size_t> CommandDispatcher::moved_bytes(const calls::InFlight&
 void CommandDispatcher::write_dependencies() {
   calls::InFlight& in_flight = calls_.next_in_flight();
   const std::size_t count = in_flight.dependencies.size();
-  const auto offset = heap().allocate(count * sizeof(protocol::Dependency), os::SharedHeap::Contents::any,
-                                      "the dependencies of a call");
-  in_flight.temporaries.push_back(offset);
+  const auto offset =
+      memory().allocate(count * sizeof(protocol::Dependency), "the dependencies of a call", in_flight.temporaries);
   auto* to = segment().at<protocol::Dependency>(offset);
   for (const calls::EarlierCommand& earlier : in_flight.dependencies) {
     *to++ = {earlier.id, earlier.must_succeed() ? calls_.slot_of(earlier.id) : protocol::Dependency::kOnlyReads,

@@ -48,22 +48,15 @@ bool goes_to_and_fro(records::ValueState& value, int rank) {
 std::uint64_t launch_transfer(calls::SystemCommands& commands, const char* what,
                               const std::shared_ptr<records::VariableRecord>& variable, int rank,
                               protocol::TransferDirection direction, const calls::SystemCommands::Fill& prepare) {
-  return commands.launch_system(
-      commands.settle(protocol::RankSet::only(rank)), what, variable->name,
-      [&](protocol::CommandHead& command, calls::InFlight& in_flight) {
-        in_flight.arguments[0].variable = variable;
-        in_flight.arguments_count = 1;
-        auto& payload = command.begin<protocol::TransferPayload>();
-        payload.direction = direction;
-        payload.variables_count = 1;
-        const auto world_size = static_cast<std::size_t>(commands.world_size());
-        payload.parts = commands.heap().allocate(sizeof(protocol::TransferSlot) * world_size,
-                                                 os::SharedHeap::Contents::any, "a transfer");
-        in_flight.temporaries.push_back(payload.parts);
-        auto* const slots = commands.segment().at<protocol::TransferSlot>(payload.parts);
-        slots[rank] = {variable->entry, variable->value->host.offset, variable->value->extents, true, false};
-        prepare(command, in_flight);
-      });
+  return commands.launch_system(commands.settle(protocol::RankSet::only(rank)), what, variable->name,
+                                [&](protocol::CommandHead& command, calls::InFlight& in_flight) {
+                                  in_flight.arguments[0].variable = variable;
+                                  in_flight.arguments_count = 1;
+                                  calls::begin_transfer(commands, command, in_flight, direction)[rank] = {
+                                      variable->entry, variable->value->host.offset, variable->value->extents, true,
+                                      false};
+                                  prepare(command, in_flight);
+                                });
 }
 
 std::uint64_t bring_from_host(calls::SystemCommands& commands, const std::shared_ptr<records::VariableRecord>& variable,

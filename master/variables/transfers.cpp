@@ -101,17 +101,10 @@ void run_transfers(calls::SystemCommands& commands, const records::Room& room, c
       room.of(ranks_of(transfers)), what, names_of(transfers),
       [&](protocol::CommandHead& command, calls::InFlight& in_flight) {
         for (const auto& transfer : transfers) depend_on_copies(commands, transfer);
-        const auto world_size = static_cast<std::size_t>(commands.world_size());
-        auto& payload = command.begin<protocol::TransferPayload>();
-        payload.direction = direction;
-        payload.variables_count = static_cast<std::uint32_t>(transfers.size());
         if (direction == protocol::TransferDirection::to_variable) {
           for (const auto& transfer : transfers) in_flight.writes.push_back(transfer.variable->name);
         }
-        payload.parts = commands.heap().allocate(sizeof(protocol::TransferSlot) * transfers.size() * world_size,
-                                                 os::SharedHeap::Contents::any, "a transfer");
-        in_flight.temporaries.push_back(payload.parts);
-        auto* slot = commands.segment().at<protocol::TransferSlot>(payload.parts);
+        auto* slot = calls::begin_transfer(commands, command, in_flight, direction, transfers.size());
         for (const auto& transfer : transfers) {
           for (const TransferPart& part : transfer.parts) {
             *slot++ = {transfer.variable->entry, part.offset, part.extents, part.takes_part, part.is_zero};
@@ -246,21 +239,13 @@ std::shared_ptr<CallResult> launch_fetch(calls::SystemCommands& commands,
       room, "get", variable->name, [&](protocol::CommandHead& command, calls::InFlight& in_flight) {
         // Not SystemCommands::allocate, which may run another command while this one is being written.
         in_flight.fetched =
-            commands.heap().allocate(bytes, os::SharedHeap::Contents::any, "values on their way from a worker");
+            commands.memory().allocate(bytes, "values on their way from a worker", in_flight.temporaries);
         commands.heap().send_by_rows(in_flight.fetched);
-        in_flight.temporaries.push_back(in_flight.fetched);
         in_flight.arguments[0].variable = variable;
         in_flight.arguments_count = 1;
         depend_on_copies(commands, transfer);
-        auto& payload = command.begin<protocol::TransferPayload>();
-        payload.direction = protocol::TransferDirection::from_variable;
-        payload.variables_count = 1;
-        const auto world_size = static_cast<std::size_t>(commands.world_size());
-        payload.parts = commands.heap().allocate(sizeof(protocol::TransferSlot) * world_size,
-                                                 os::SharedHeap::Contents::any, "a transfer");
-        in_flight.temporaries.push_back(payload.parts);
-        commands.segment().at<protocol::TransferSlot>(payload.parts)[rank] = {variable->entry, in_flight.fetched,
-                                                                              extents, true, false};
+        calls::begin_transfer(commands, command, in_flight, protocol::TransferDirection::from_variable)[rank] = {
+            variable->entry, in_flight.fetched, extents, true, false};
       });
   if (!commands.calls().is_in_flight(id)) return result;
   calls::InFlight& in_flight = commands.calls().in_flight(id);

@@ -118,9 +118,7 @@ void check_same_copies(const Order& order, const records::Settled& settled) {
 void put_block(calls::SystemCommands& commands, const Order& order, protocol::FilesPayload& payload,
                calls::InFlight& in_flight) {
   OrderBlock block(order);
-  const std::uint64_t offset =
-      commands.heap().allocate(block.bytes(), os::SharedHeap::Contents::any, "a command with files");
-  in_flight.temporaries.push_back(offset);
+  const std::uint64_t offset = commands.memory().allocate(block.bytes(), "a command with files", in_flight.temporaries);
   block.put(commands.segment(), offset, payload);
 }
 
