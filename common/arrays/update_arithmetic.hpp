@@ -50,31 +50,31 @@ struct UpdateStep<SgdMomentum, T> {
   T rate, kept, added, decay, of_gradient, of_buffer;
 };
 
+/// The constants of Momentum and of Nesterov.
 template <class T>
-struct UpdateStep<Momentum, T> {
-  constexpr explicit UpdateStep(const Momentum& rule) noexcept
+struct MomentumConstants {
+  constexpr explicit MomentumConstants(const auto& rule) noexcept
       : rate(static_cast<T>(rule.learning_rate)),
         momentum(static_cast<T>(rule.momentum)),
         decay(static_cast<T>(rule.weight_decay)) {}
-  constexpr void operator()(T& p, T g, T* state) const {
-    state[0] = momentum * state[0] - rate * (g + decay * p);
-    p += state[0];
-  }
   T rate, momentum, decay;
 };
-
 template <class T>
-struct UpdateStep<Nesterov, T> {
-  constexpr explicit UpdateStep(const Nesterov& rule) noexcept
-      : rate(static_cast<T>(rule.learning_rate)),
-        momentum(static_cast<T>(rule.momentum)),
-        decay(static_cast<T>(rule.weight_decay)) {}
+struct UpdateStep<Momentum, T> : MomentumConstants<T> {
+  using MomentumConstants<T>::MomentumConstants;
   constexpr void operator()(T& p, T g, T* state) const {
-    const T descent = rate * (g + decay * p);
-    state[0] = momentum * state[0] - descent;
-    p += momentum * state[0] - descent;
+    state[0] = this->momentum * state[0] - this->rate * (g + this->decay * p);
+    p += state[0];
   }
-  T rate, momentum, decay;
+};
+template <class T>
+struct UpdateStep<Nesterov, T> : MomentumConstants<T> {
+  using MomentumConstants<T>::MomentumConstants;
+  constexpr void operator()(T& p, T g, T* state) const {
+    const T descent = this->rate * (g + this->decay * p);
+    state[0] = this->momentum * state[0] - descent;
+    p += this->momentum * state[0] - descent;
+  }
 };
 
 template <class T>
@@ -173,47 +173,49 @@ struct UpdateStep<Adadelta, T> {
   T rate, kept, added, epsilon, decay;
 };
 
+/// What rules with two averages have in common: in Adam, m and v.
 template <class T>
-struct UpdateStep<Adam, T> {
-  constexpr explicit UpdateStep(const Adam& rule)
-      : rate(static_cast<T>(rule.learning_rate / (1 - power(rule.beta1, rule.step)))),
-        kept1(static_cast<T>(rule.beta1)),
+struct TwoAverages {
+  constexpr explicit TwoAverages(const auto& rule) noexcept
+      : kept1(static_cast<T>(rule.beta1)),
         added1(static_cast<T>(1 - rule.beta1)),
         kept2(static_cast<T>(rule.beta2)),
         added2(static_cast<T>(1 - rule.beta2)),
-        correction2(static_cast<T>(1 / std::sqrt(1 - power(rule.beta2, rule.step)))),
-        epsilon(static_cast<T>(rule.epsilon)),
         decay(static_cast<T>(rule.weight_decay)),
         kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {}
-  constexpr void operator()(T& p, T g, T* state) const {
-    g += decay * p;
+  /// The averages of the gradient and of its square.
+  constexpr void add(T g, T* state) const {
     state[0] = kept1 * state[0] + added1 * g;
     state[1] = kept2 * state[1] + added2 * g * g;
-    p = kept * p - rate * state[0] / (std::sqrt(state[1]) * correction2 + epsilon);
   }
-  T rate, kept1, added1, kept2, added2, correction2, epsilon, decay, kept;
+  T kept1, added1, kept2, added2, decay, kept;
 };
 
-template <class T>
-struct UpdateStep<AmsGrad, T> {
-  constexpr explicit UpdateStep(const AmsGrad& rule)
+/// Adam and AmsGrad.
+template <class Rule, class T>
+struct AdamVariant {
+  constexpr explicit AdamVariant(const Rule& rule)
       : rate(static_cast<T>(rule.learning_rate / (1 - power(rule.beta1, rule.step)))),
-        kept1(static_cast<T>(rule.beta1)),
-        added1(static_cast<T>(1 - rule.beta1)),
-        kept2(static_cast<T>(rule.beta2)),
-        added2(static_cast<T>(1 - rule.beta2)),
         correction2(static_cast<T>(1 / std::sqrt(1 - power(rule.beta2, rule.step)))),
         epsilon(static_cast<T>(rule.epsilon)),
-        decay(static_cast<T>(rule.weight_decay)),
-        kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {}
+        averages(rule) {}
   constexpr void operator()(T& p, T g, T* state) const {
-    g += decay * p;
-    state[0] = kept1 * state[0] + added1 * g;
-    state[1] = kept2 * state[1] + added2 * g * g;
-    state[2] = state[2] < state[1] ? state[1] : state[2];
-    p = kept * p - rate * state[0] / (std::sqrt(state[2]) * correction2 + epsilon);
+    g += averages.decay * p;
+    averages.add(g, state);
+    T square = state[1];
+    if constexpr (Rule::kState.size() == 3) square = state[2] = state[2] < state[1] ? state[1] : state[2];
+    p = averages.kept * p - rate * state[0] / (std::sqrt(square) * correction2 + epsilon);
   }
-  T rate, kept1, added1, kept2, added2, correction2, epsilon, decay, kept;
+  T rate, correction2, epsilon;
+  TwoAverages<T> averages;
+};
+template <class T>
+struct UpdateStep<Adam, T> : AdamVariant<Adam, T> {
+  using AdamVariant<Adam, T>::AdamVariant;
+};
+template <class T>
+struct UpdateStep<AmsGrad, T> : AdamVariant<AmsGrad, T> {
+  using AdamVariant<AmsGrad, T>::AdamVariant;
 };
 
 /// The momenta of NAdam in a step: f(step), f(step + 1) and F(step) of its formula.
@@ -238,35 +240,25 @@ struct UpdateStep<NAdam, T> {
   constexpr UpdateStep(const NAdam& rule, const NAdamMomenta& momenta)
       : rate_g(static_cast<T>(rule.learning_rate * (1 - momenta.now) / (1 - momenta.product))),
         rate_m(static_cast<T>(rule.learning_rate * momenta.next / (1 - momenta.product * momenta.next))),
-        kept1(static_cast<T>(rule.beta1)),
-        added1(static_cast<T>(1 - rule.beta1)),
-        kept2(static_cast<T>(rule.beta2)),
-        added2(static_cast<T>(1 - rule.beta2)),
         correction2(static_cast<T>(1 / std::sqrt(1 - power(rule.beta2, rule.step)))),
         epsilon(static_cast<T>(rule.epsilon)),
-        decay(static_cast<T>(rule.weight_decay)),
-        kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {}
+        averages(rule) {}
   constexpr void operator()(T& p, T g, T* state) const {
-    g += decay * p;
-    state[0] = kept1 * state[0] + added1 * g;
-    state[1] = kept2 * state[1] + added2 * g * g;
-    p = kept * p - (rate_g * g + rate_m * state[0]) / (std::sqrt(state[1]) * correction2 + epsilon);
+    g += averages.decay * p;
+    averages.add(g, state);
+    p = averages.kept * p - (rate_g * g + rate_m * state[0]) / (std::sqrt(state[1]) * correction2 + epsilon);
   }
-  T rate_g, rate_m, kept1, added1, kept2, added2, correction2, epsilon, decay, kept;
+  T rate_g, rate_m, correction2, epsilon;
+  TwoAverages<T> averages;
 };
 
 template <class T>
 struct UpdateStep<RAdam, T> {
   constexpr explicit UpdateStep(const RAdam& rule)
       : rate(static_cast<T>(rule.learning_rate / (1 - power(rule.beta1, rule.step)))),
-        kept1(static_cast<T>(rule.beta1)),
-        added1(static_cast<T>(1 - rule.beta1)),
-        kept2(static_cast<T>(rule.beta2)),
-        added2(static_cast<T>(1 - rule.beta2)),
         divisor_root(0),
         divisor_plus(1),
-        decay(static_cast<T>(rule.weight_decay)),
-        kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {
+        averages(rule) {
     const double correction = 1 - power(rule.beta2, rule.step);
     const double most = 2 / (1 - rule.beta2) - 1;
     const double length = most - 2 * static_cast<double>(rule.step) * (1 - correction) / correction;
@@ -278,13 +270,13 @@ struct UpdateStep<RAdam, T> {
     divisor_plus = static_cast<T>(rule.epsilon);
   }
   constexpr void operator()(T& p, T g, T* state) const {
-    g += decay * p;
-    state[0] = kept1 * state[0] + added1 * g;
-    state[1] = kept2 * state[1] + added2 * g * g;
-    p = kept * p - rate * state[0] / (std::sqrt(state[1]) * divisor_root + divisor_plus);
+    g += averages.decay * p;
+    averages.add(g, state);
+    p = averages.kept * p - rate * state[0] / (std::sqrt(state[1]) * divisor_root + divisor_plus);
   }
   static constexpr double kShort = 5;
-  T rate, kept1, added1, kept2, added2, divisor_root, divisor_plus, decay, kept;
+  T rate, divisor_root, divisor_plus;
+  TwoAverages<T> averages;
 };
 
 template <class T>
@@ -309,24 +301,18 @@ struct UpdateStep<Adamax, T> {
 
 template <class T>
 struct UpdateStep<Lion, T> {
-  constexpr explicit UpdateStep(const Lion& rule) noexcept
-      : rate(static_cast<T>(rule.learning_rate)),
-        kept1(static_cast<T>(rule.beta1)),
-        added1(static_cast<T>(1 - rule.beta1)),
-        kept2(static_cast<T>(rule.beta2)),
-        added2(static_cast<T>(1 - rule.beta2)),
-        decay(static_cast<T>(rule.weight_decay)),
-        kept(static_cast<T>(1 - rule.learning_rate * rule.decoupled_weight_decay)) {}
+  constexpr explicit UpdateStep(const Lion& rule) noexcept : rate(static_cast<T>(rule.learning_rate)), averages(rule) {}
   constexpr void operator()(T& p, T g, T* state) const {
-    g += decay * p;
-    const T direction = kept1 * state[0] + added1 * g;
+    g += averages.decay * p;
+    const T direction = averages.kept1 * state[0] + averages.added1 * g;
     // Two selections of constants, because the compiler makes vector code of them.
     const T above = direction > 0 ? T{1} : T{0};
     const T below = direction < 0 ? T{1} : T{0};
-    p = kept * p - rate * (above - below + 0 * direction);  // not finite if the direction is not
-    state[0] = kept2 * state[0] + added2 * g;
+    p = averages.kept * p - rate * (above - below + 0 * direction);  // not finite if the direction is not
+    state[0] = averages.kept2 * state[0] + averages.added2 * g;
   }
-  T rate, kept1, added1, kept2, added2, decay, kept;
+  T rate;
+  TwoAverages<T> averages;
 };
 
 template <class T>
