@@ -93,10 +93,14 @@ class CommCore {
   virtual void gather(const void* part, void* all, const Division& division, int root) = 0;
   virtual void scatter(const void* all, void* part, const Division& division, int root) = 0;
   /// Every rank gets the numbers of all ranks, in rank order, from host memory to host memory. The result is complete
-  /// on return.
-  virtual void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) = 0;
+  /// on return. This and the next function are for communicators whose other arrays are in host memory too.
+  virtual void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
+    all_gather(own.data(), all.data(), Division(all.size(), world_size(), sizeof(std::int64_t)));
+  }
   /// all_reduce of one number in host memory. The result is complete on return.
-  virtual void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) = 0;
+  virtual void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) {
+    all_reduce(value, 1, dtype, reduction, weights);
+  }
   /// Operations between begin_group and end_group may start as late as in end_group. drop_group ends a group after an
   /// error.
   virtual void begin_group() {}
@@ -190,7 +194,6 @@ class SoloComm : public CommCore {
   void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override {
     std::copy(own.begin(), own.end(), all.begin());
   }
-  void all_reduce_value(void*, DType, Reduction, const RankWeights&) override {}
 
  protected:
   virtual void copy(void* to, const void* from, std::size_t bytes) {
@@ -238,10 +241,6 @@ class CpuComm final : public CommCore {
   SYNCRUN_EXPORT_FOR_CUDA void all_gather(const void* part, void* all, const Division& division) override;
   void gather(const void* part, void* all, const Division& division, int root) override;
   void scatter(const void* all, void* part, const Division& division, int root) override;
-  SYNCRUN_EXPORT_FOR_CUDA void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
-  void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override {
-    all_reduce(value, 1, dtype, reduction, weights);
-  }
   // The buffers in the arena of a rank of the command.
   std::byte* small_buffer(int rank, std::size_t parity) const noexcept;
   std::byte* chunk_buffer(int rank) const noexcept;

@@ -194,38 +194,36 @@ std::uint64_t start_all_gather_bytes(const RawComm& comm, CommSource part, CommT
   return comm.core->start_all_gather(part.data, all.data, division);
 }
 
-void gather_bytes(const RawComm& comm, CommSource part, CommTarget all, int root, PartLengths lengths) {
-  check_root("gather", root, comm.core->world_size());
-  if (lengths.are_given) check_lengths("gather", lengths.by_rank, comm.core->world_size());
+namespace {
+
+/// A collective between the parts of all ranks and the whole array of the root. `move(division)` calls it.
+void with_root(const RawComm& comm, const char* what, const auto& part, const auto& all, int root, PartLengths lengths,
+               std::size_t element_bytes, auto&& move) {
+  check_root(what, root, comm.core->world_size());
+  if (lengths.are_given) check_lengths(what, lengths.by_rank, comm.core->world_size());
   const worker::comm::InCollective mark(*comm.core);
   std::vector<std::int64_t> told;
-  if (!lengths.are_given)
-    lengths.by_rank = told = tell_lengths(*comm.core, "gather", part.elements, all.elements, root);
-  const worker::comm::Division division(lengths.by_rank, part.element_bytes);
+  if (!lengths.are_given) lengths.by_rank = told = tell_lengths(*comm.core, what, part.elements, all.elements, root);
+  const worker::comm::Division division(lengths.by_rank, element_bytes);
   comm.core->count(division.all_bytes());
-  check_length("gather", division, comm.core->rank(), part.elements);
+  check_length(what, division, comm.core->rank(), part.elements);
   if (comm.core->rank() == root) {
-    check_whole("gather", division, root, all.elements);
-    check_place("gather", division, root, part.data, all.data);
+    check_whole(what, division, root, all.elements);
+    check_place(what, division, root, part.data, all.data);
   }
-  comm.core->gather(part.data, all.data, division, root);
+  move(division);
+}
+
+}  // namespace
+
+void gather_bytes(const RawComm& comm, CommSource part, CommTarget all, int root, PartLengths lengths) {
+  with_root(comm, "gather", part, all, root, lengths, part.element_bytes,
+            [&](const auto& division) { comm.core->gather(part.data, all.data, division, root); });
 }
 
 void scatter_bytes(const RawComm& comm, CommSource all, CommTarget part, int root, PartLengths lengths) {
-  check_root("scatter", root, comm.core->world_size());
-  if (lengths.are_given) check_lengths("scatter", lengths.by_rank, comm.core->world_size());
-  const worker::comm::InCollective mark(*comm.core);
-  std::vector<std::int64_t> told;
-  if (!lengths.are_given)
-    lengths.by_rank = told = tell_lengths(*comm.core, "scatter", part.elements, all.elements, root);
-  const worker::comm::Division division(lengths.by_rank, all.element_bytes);
-  comm.core->count(division.all_bytes());
-  check_length("scatter", division, comm.core->rank(), part.elements);
-  if (comm.core->rank() == root) {
-    check_whole("scatter", division, root, all.elements);
-    check_place("scatter", division, root, part.data, all.data);
-  }
-  comm.core->scatter(all.data, part.data, division, root);
+  with_root(comm, "scatter", part, all, root, lengths, all.element_bytes,
+            [&](const auto& division) { comm.core->scatter(all.data, part.data, division, root); });
 }
 
 }  // namespace detail

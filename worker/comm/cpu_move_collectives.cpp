@@ -15,10 +15,6 @@ void CpuComm::gather(const void* part, void* all, const Division& division, int 
   collect(part, all, division, root);
 }
 
-void CpuComm::exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
-  collect(own.data(), all.data(), Division(all.size(), world_size(), sizeof(std::int64_t)), kAll);
-}
-
 /// Brings every rank's part to all ranks, or to the root.
 void CpuComm::collect(const void* part, void* all, const Division& division, int root) {
   const protocol::Contribution mine{

@@ -58,10 +58,6 @@ class NodesComm final : public CommCore {
   void all_gather(const void* part, void* all, const Division& division) override;
   void gather(const void* part, void* all, const Division& division, int root) override;
   void scatter(const void* all, void* part, const Division& division, int root) override;
-  void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
-  void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override {
-    all_reduce(value, 1, dtype, reduction, weights);
-  }
   void enter() override { here_.enter(); }
   void count(std::size_t bytes) noexcept override { here_.count(bytes); }
   void set_label(std::string_view text) noexcept override { here_.set_label(text); }

@@ -17,10 +17,6 @@ void NodesComm::gather(const void* part, void* all, const Division& division, in
   collect(part, all, division, root);
 }
 
-void NodesComm::exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
-  collect(own.data(), all.data(), Division(all.size(), world_size(), sizeof(std::int64_t)), kAll);
-}
-
 /// Brings every rank's part to all ranks, or to the root.
 void NodesComm::collect(const void* part, void* all, const Division& division, int root) {
   const protocol::Contribution mine{
