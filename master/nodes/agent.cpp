@@ -49,7 +49,6 @@ void Agent::take_command(MessageReader& from) {
   const protocol::NodePlace& here = control_.header().place;
   if (exchange_ != nullptr) exchange_->add(slot);
   if (moves_ != nullptr) moves_->add(slot);
-  is_closing_ = is_closing_ || command.kind == protocol::CommandKind::close;
   for (const int rank : here.ranks_of(command.ranks))
     control_.worker(rank).consumed.store(from.get<std::uint64_t>(), std::memory_order_release);
   if (rows.empty() && waiting_.empty()) begin(slot);

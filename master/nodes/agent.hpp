@@ -37,8 +37,6 @@ class Agent {
   bool report_all();
   /// Adds what a rank of this node has recorded for a profile since the last report about it.
   void put_timeline(MessageWriter& to, int rank) { timelines_.put(to, rank); }
-  /// True once the command that closes the session was published.
-  bool is_closing() const noexcept { return is_closing_; }
   /// True if report() would send something.
   bool has_news() const noexcept;
   /// True if rows are under way. They come only if somebody calls report() often.
@@ -82,7 +80,6 @@ class Agent {
   std::deque<Waiting> waiting_;
   std::vector<std::deque<Given>> given_;             // by local rank: the commands that it has not finished
   std::optional<os::Clock::time_point> held_since_;  // if a report waits for other ranks
-  bool is_closing_ = false;
 };
 
 }  // namespace syncrun::detail::master::nodes
