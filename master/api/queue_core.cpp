@@ -113,19 +113,16 @@ void QueueCore::open(const HelperBody& body, std::span<const std::byte> argument
 void QueueCore::start(const master::queues::ProducersStart& producers, const protocol::QueueLayout& layout) {
   processes_->start(producers, layout, block_, host_of(kOwnNode));
   std::vector<protocol::QueueBlock> blocks{block_};
-  master::nodes::RemoteQueue* const remote = processes_->remote();
-  if (remote != nullptr) {
-    remote_blocks_ = remote->blocks();
-    blocks.insert(blocks.end(), remote_blocks_.begin(), remote_blocks_.end());
-  }
-  turns_.attach(std::move(blocks), remote);
+  remote_blocks_ = processes_->remote().blocks();
+  blocks.insert(blocks.end(), remote_blocks_.begin(), remote_blocks_.end());
+  turns_.attach(std::move(blocks), &processes_->remote());
   await_start(producers.start_timeout);
   processes_->nursery().watch_lives();
 }
 
 void QueueCore::await_start(os::Milliseconds limit) {
   int starting = 0;
-  const master::nodes::RemoteQueue* const remote = processes_->remote();
+  const master::nodes::RemoteQueue& remote = processes_->remote();
   std::optional<master::nodes::RemoteQueue::Starting> remote_starting;
   const auto all_run = [&] {
     while (starting < producers_ &&
@@ -133,12 +130,10 @@ void QueueCore::await_start(os::Milliseconds limit) {
       ++starting;
     }
     if (starting < producers_) return false;
-    return remote == nullptr || !(remote_starting = remote->first_starting());
+    return !(remote_starting = remote.first_starting());
   };
   // other losses are reported when a batch is requested
-  const auto lost = [&] {
-    return processes_->watcher().lost_at_start() >= 0 || (remote != nullptr && remote->has_failed_start());
-  };
+  const auto lost = [&] { return processes_->watcher().lost_at_start() >= 0 || remote.has_failed_start(); };
   os::Patience patience(limit);
   const os::Woken woken = processes_->wait(patience, all_run, lost);
   if (woken == os::Woken::ready) return;
@@ -162,8 +157,7 @@ bool QueueCore::has_calls_to_collect() const {
 }
 
 bool QueueCore::has_lost_producer() const {
-  const master::nodes::RemoteQueue* const remote = processes_->remote();
-  return processes_->watcher().lost() >= 0 || (remote != nullptr && remote->has_trouble());
+  return processes_->watcher().lost() >= 0 || processes_->remote().has_trouble();
 }
 
 /// The limit of a wait for a batch. It combines the limit of the queue and those of the calls in flight, whose clocks
@@ -220,8 +214,7 @@ std::vector<std::shared_ptr<master::records::DataRecord>> QueueCore::next() {
   const master::session::SessionCore::Entry entry(*session_);
   check_usable();
   if (state_ == State::finished) return {};
-  if (processes_->remote() != nullptr)
-    session_->pool().progress();  // tells the other nodes at once which batches are free
+  session_->pool().progress();  // tells the other nodes at once which batches are free
   switch (await_batch()) {
     case Found::batch: return take();
     case Found::failure: fail(failure_error(turns_.turn(), turns_.node()));
@@ -258,7 +251,7 @@ std::vector<std::shared_ptr<master::records::DataRecord>> QueueCore::take() {
 /// Notes which nodes have the rows of an array that producers have filled.
 void QueueCore::note_rows(master::records::DataRecord& record, bool has_rows_here_only) {
   os::SharedHeap& heap = session_->heap();
-  const bool is_on_every_node = processes_->remote() != nullptr;
+  const bool is_on_every_node = processes_->are_on_every_node();
   if (is_on_every_node && !has_rows_here_only) return heap.note_rows_there(record.offset, record.capacity_bytes);
   heap.note_rows_written(record.offset, record.capacity_bytes);
   if (!is_on_every_node) return;
@@ -283,7 +276,7 @@ void QueueCore::give_back(int batch) noexcept {
 /// did not end well.
 std::optional<Error> QueueCore::await_ends() {
   const auto bad = master::process::await_expected_ends(processes_->nursery(), grace_);
-  const auto remote_error = processes_->remote() != nullptr ? await_remote_ends() : std::nullopt;
+  const auto remote_error = await_remote_ends();
   if (!bad) return remote_error;
   return lost_error(bad->child, "while closing", bad->cause);
 }
@@ -293,9 +286,9 @@ std::optional<Error> QueueCore::await_remote_ends() {
   const os::Milliseconds limit = grace_ + master::session::QueueProcesses::kRemoteEndLimit;
   if (!processes_->await_remote(limit)) {
     if (processes_->is_node_lost()) return std::nullopt;  // the next call says it
-    return late_end_error(processes_->remote()->first_running(), limit);
+    return late_end_error(processes_->remote().first_running(), limit);
   }
-  if (const auto bad = processes_->remote()->first_bad_end()) return lost_error(*bad, "while closing");
+  if (const auto bad = processes_->remote().first_bad_end()) return lost_error(*bad, "while closing");
   return std::nullopt;
 }
 
@@ -337,7 +330,7 @@ void QueueCore::abandon() noexcept {
 
 /// What concerns other nodes goes through the session, so only a thread that is inside it may do this.
 void QueueCore::abandon_handle() noexcept {
-  if (processes_->remote() == nullptr || !session_->is_open()) return abandon();
+  if (!processes_->are_on_every_node() || !session_->is_open()) return abandon();
   session_->release([queue = shared_from_this()] { queue->abandon(); });
 }
 

@@ -6,7 +6,7 @@
 namespace syncrun::detail {
 
 int QueueCore::pid_of(int producer, int node) const {
-  return node == kOwnNode ? processes_->watcher().pid(producer) : processes_->remote()->pid(node, producer);
+  return node == kOwnNode ? processes_->watcher().pid(producer) : processes_->remote().pid(node, producer);
 }
 
 std::string QueueCore::describe(int producer, int node) const {
@@ -50,14 +50,14 @@ Error QueueCore::lost_error(const master::nodes::RemoteQueue::Loss& loss, const 
 
 Error QueueCore::first_lost_error(const std::string& where) {
   if (const int lost = processes_->watcher().lost(); lost >= 0) return lost_error(lost, where);
-  if (const auto loss = processes_->remote()->first_loss()) return lost_error(*loss, where);
+  if (const auto loss = processes_->remote().first_loss()) return lost_error(*loss, where);
   return start_error();
 }
 
 Error QueueCore::start_error() {
   if (const int lost = processes_->watcher().lost_at_start(); lost >= 0) return lost_error(lost, "while starting");
-  if (const auto loss = processes_->remote()->first_loss()) return lost_error(*loss, "while starting");
-  const auto failed = processes_->remote()->failed_start();
+  if (const auto loss = processes_->remote().first_loss()) return lost_error(*loss, "while starting");
+  const auto failed = processes_->remote().failed_start();
   return {failed->error.kind(), processes_->name_of(failed->node) + ": " + failed->error.what(),
           failed->error.native_code()};
 }
@@ -109,7 +109,7 @@ Error QueueCore::stuck_error() const {
 
 Error QueueCore::timeout_error(os::Milliseconds limit) const {
   const int producer = turns_.turn();
-  const int node = processes_->remote() != nullptr ? turns_.node() : kOwnNode;
+  const int node = turns_.node();
   Failure failure = blame(producer, node);
   failure.cause = "deadline";
   const protocol::QueueBlock& block = node == kOwnNode ? block_ : remote_blocks_[static_cast<std::size_t>(node) - 1];

@@ -15,8 +15,8 @@ constexpr os::Milliseconds kReapLimit = std::chrono::seconds(5);
 
 void QueueProcesses::start(const queues::ProducersStart& start, const protocol::QueueLayout& layout,
                            const protocol::QueueBlock& block, const std::string& node) {
-  if (other_queues_ != nullptr)
-    remote_ = other_queues_->open({.block = start.spec.queue, .layout = layout, .producers = start});
+  remote_ = are_on_every_node() ? other_queues_->open({.block = start.spec.queue, .layout = layout, .producers = start})
+                                : std::make_shared<nodes::RemoteQueue>(0, layout, 0);
   watcher_.emplace(queues::plan_producers(start, block.header().producers, pool_.segment()), start.name, node, block,
                    pool_.control().header().to_master);
   nursery_ = std::make_unique<process::Nursery>(*watcher_, start.grace, protocol::supervisor_link());
@@ -36,7 +36,7 @@ void QueueProcesses::end() noexcept {
     return;
   }
   const os::MutexLock lock(end_mutex_);
-  const bool has_remote = remote_ && !std::exchange(is_remote_over_, true);
+  const bool has_remote = are_on_every_node() && remote_ && !std::exchange(is_remote_over_, true);
   if (has_remote && !remote_->have_ended()) other_queues_->end(*remote_, nodes::QueueEnd::kill);
   if (nursery_) {
     nursery_->expect_ends();

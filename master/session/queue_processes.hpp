@@ -40,8 +40,8 @@ class QueueProcesses {
   /// Only after start().
   const queues::ProducerWatcher& watcher() const noexcept { return *watcher_; }
   bool are_on_every_node() const noexcept { return other_queues_ != nullptr; }
-  /// The producers on other nodes. Null if there are none. Only after start().
-  nodes::RemoteQueue* remote() const noexcept { return remote_.get(); }
+  /// The producers on other nodes, none of them unless they are on every node. Only after start().
+  nodes::RemoteQueue& remote() const noexcept { return *remote_; }
   const std::string& name_of(int node) const { return other_queues_->name_of(node); }
 
   /// False in a child that was forked later. The processes are not its own.
@@ -52,10 +52,10 @@ class QueueProcesses {
   os::Woken wait(Limit& limit, Ready&& ready, Interrupted&& interrupted) {
     return dispatch::wait_until(pool_, pool::WorkerPool::Awaited::batch, policy_, limit, ready, interrupted);
   }
-  bool is_node_lost() const { return remote_ && remote_->is_node_lost(); }
+  bool is_node_lost() const { return remote_->is_node_lost(); }
   /// Tells those on other nodes to end, and does not wait.
   void close_remote() noexcept {
-    if (remote_) other_queues_->end(*remote_, nodes::QueueEnd::close);
+    if (are_on_every_node()) other_queues_->end(*remote_, nodes::QueueEnd::close);
   }
   /// Waits until those on other nodes have ended. Returns false if some may be left.
   bool await_remote(os::Milliseconds limit) noexcept;
