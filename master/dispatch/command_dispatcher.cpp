@@ -8,7 +8,6 @@
 #include "common/text/errors.hpp"
 #include "master/dispatch/call_limits.hpp"
 #include "master/dispatch/pool_wait.hpp"
-#include "master/nodes/remote_nodes.hpp"
 #include "master/values/value_copies.hpp"
 
 namespace syncrun::detail::master::dispatch {
@@ -17,7 +16,6 @@ CommandDispatcher::CommandDispatcher(const Parts& parts)
     : calls::SystemCommands(parts.memory, parts.calls, parts.devices),
       control_(parts.pool.control()),
       pool_(parts.pool),
-      remote_nodes_(parts.pool.other_nodes()),
       calls_(parts.calls),
       report_(parts.report),
       state_(parts.state),
@@ -72,25 +70,19 @@ std::uint64_t CommandDispatcher::publish() {
   }
   const std::uint64_t id = calls_.publish();
   waits().note_wait();  // the room for this command is used
-  if (remote_nodes_ != nullptr) [[unlikely]]
-    give_to_nodes(id);
+  try {
+    pool_.publish(id, calls_.entries().back().slot);
+  } catch (const Error& error) {  // nothing is known about the other nodes any more
+    ends_.end_with(error);
+  }
   return id;
 }
 
-/// If the transport fails, nothing is known about the other nodes any more.
-void CommandDispatcher::give_to_nodes(std::uint64_t id) {
-  try {
-    remote_nodes_->publish(id, calls_.slot_of(id));
-  } catch (const Error& error) {
-    ends_.end_with(error);
-  }
-}
-
-/// Tells the other nodes which commands have to fail, because one on which they depend has failed.
-void CommandDispatcher::spoil_on_nodes() {
+/// Tells the pool which commands have to fail, because one on which they depend has failed.
+void CommandDispatcher::note_spoiled() {
   for (const calls::CommandTable::Entry& entry : calls_.entries()) {
     const bool is_spoiled = control_.command_in(entry.slot).spoiled.load(std::memory_order_relaxed) == entry.id;
-    if (is_spoiled) remote_nodes_->spoil(entry.id, entry.slot);
+    if (is_spoiled) pool_.spoil(entry.id, entry.slot);
   }
 }
 
@@ -320,7 +312,7 @@ void CommandDispatcher::collect_failure(std::uint64_t id, const std::exception_p
                                                 records::Destination to) { value->note_unfinished(to, id, error); });
   if (call.constructed) call.constructed->failure = error;
   retire(id, failure);
-  if (remote_nodes_ != nullptr) spoil_on_nodes();
+  note_spoiled();
   // A GPU has lost its context, so its worker can compute nothing any more.
   if (has_lost_device) ends_.end_with(text::as_error(error, ErrorKind::cuda));
 }

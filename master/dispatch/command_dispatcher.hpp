@@ -110,8 +110,7 @@ class CommandDispatcher final : public calls::SystemCommands {
 
  private:
   bool has_made_large_values();
-  void give_to_nodes(std::uint64_t id);
-  void spoil_on_nodes();
+  void note_spoiled();
   template <class Ready>
   os::Woken wait(CallLimits& limits, Ready&& ready);
   bool is_lost(std::uint64_t id) const noexcept;
@@ -129,7 +128,6 @@ class CommandDispatcher final : public calls::SystemCommands {
 
   protocol::ControlBlock control_;
   pool::WorkerPool& pool_;
-  nodes::RemoteNodes* remote_nodes_;  // null if there is only this machine
   calls::CommandTable& calls_;
   failures::FailureReport& report_;
   const records::SessionState& state_;

@@ -21,13 +21,11 @@ struct ShortNaps {
   }
 };
 
-/// As os::wait_until() at the doorbell of the master. In a session on several nodes, also handles what comes from the
-/// others.
+/// As os::wait_until() at the doorbell of the master. Also handles what comes from other nodes.
 template <class Limits, class Ready, class Interrupted, class... OnLap>
 os::Woken wait_until(pool::WorkerPool& pool, pool::WorkerPool::Awaited awaited, os::WaitPolicy& policy, Limits& limits,
                      Ready&& ready, Interrupted&& interrupted, OnLap&&... on_lap) {
   os::Doorbell& bell = pool.control().header().to_master;
-  if (!pool.has_other_nodes()) return os::wait_until(bell, policy, limits, ready, interrupted, on_lap...);
   const ShortNaps<Limits> naps{limits, pool, awaited};
   const auto progress = [&] { return pool.progress(), interrupted(); };
   return os::wait_until(bell, policy, naps, ready, progress, on_lap...);

@@ -31,7 +31,8 @@ class NodesPool final : public pool::WorkerPool, private NodeListener {
   NodesPool(NodeGroup& group, const settings::Settings& settings);
   ~NodesPool() override;
 
-  RemoteNodes* other_nodes() noexcept override { return &*commands_; }
+  void publish(std::uint64_t id, std::size_t slot) override { commands_->publish(id, slot); }
+  void spoil(std::uint64_t id, std::size_t slot) override { commands_->spoil(id, slot); }
   RemoteQueues* other_queues() noexcept override { return &*queues_; }
   void progress() override { group_.progress(); }
   /// The master also carries what its ranks exchange with other nodes, and a sleep would delay that. So it does not sleep

@@ -19,7 +19,6 @@
 
 namespace syncrun::detail::master::nodes {
 
-class RemoteNodes;
 class RemoteQueues;
 
 }  // namespace syncrun::detail::master::nodes
@@ -29,8 +28,8 @@ namespace syncrun::detail::master::pool {
 /// LocalPool implements it with processes on this machine, and NodesPool with those of several machines. The tests have
 /// an implementation without processes (tests/master/pool/fake_pool.hpp).
 ///
-/// Calls use only the control block and the segment, which are ordinary memory of this process. The other functions are
-/// virtual. A call that succeeds uses none of them.
+/// Calls use the control block and the segment, which are ordinary memory of this process. The other functions are virtual.
+/// A call that succeeds uses only publish() and progress() of them.
 class WorkerPool {
  public:
   virtual ~WorkerPool() = default;
@@ -48,8 +47,10 @@ class WorkerPool {
     const auto arenas = header.arena_bytes * static_cast<std::uint64_t>(header.place.local_size);
     return {segment(), header.arenas_offset + arenas, header.arena_bytes};
   }
-  /// The part of the session that is on other machines. Null if there is none.
-  virtual nodes::RemoteNodes* other_nodes() noexcept { return nullptr; }
+  /// Sends a command that was published to the workers on other machines. Throws Error (system).
+  virtual void publish(std::uint64_t /*id*/, std::size_t /*slot*/) {}
+  /// A command on which this one depends has failed (Command::spoiled). Tells the workers on other machines.
+  virtual void spoil(std::uint64_t /*id*/, std::size_t /*slot*/) {}
   /// The producers on other machines. Null if there are none.
   virtual nodes::RemoteQueues* other_queues() noexcept { return nullptr; }
   /// Handles what has come from other machines.
