@@ -233,20 +233,22 @@ class ControlBlock {
 
   int world_size() const noexcept { return world_size_; }
   ControlHeader& header() const noexcept { return *reinterpret_cast<ControlHeader*>(base_); }
+  /// Where this process is among the nodes of the session.
+  const NodePlace& place() const noexcept { return header().place; }
   WorkerSlot& worker(int rank) const noexcept {
     return *reinterpret_cast<WorkerSlot*>(base_ + workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(rank));
   }
   /// The kinds of the devices of this node.
   DeviceKinds kinds_here() const noexcept {
     DeviceKinds kinds;
-    const NodePlace& here = header().place;
+    const NodePlace& here = place();
     for (int rank = here.first_rank; rank < here.first_rank + here.local_size; ++rank)
       kinds.add(worker(rank).device_kind);
     return kinds;
   }
   /// The offset of the arena of a rank of this node.
   std::uint64_t arena_at(int rank) const noexcept {
-    const auto local_rank = static_cast<std::uint64_t>(header().place.local_rank(rank));
+    const auto local_rank = static_cast<std::uint64_t>(place().local_rank(rank));
     return header().arenas_offset + header().arena_bytes * local_rank;
   }
   /// A place of a rank's inbox, as an InboxEntry. The master writes it, and the worker polls the next one. The entries
@@ -299,7 +301,7 @@ class ControlBlock {
 
 /// Whether all ranks of this node are in the user's code. Then none of them waits for anything.
 inline bool all_compute_here(const ControlBlock& control) noexcept {
-  const NodePlace& here = control.header().place;
+  const NodePlace& here = control.place();
   for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
     const WorkerSlot& slot = control.worker(here.rank(local_rank));
     if (phase_of(slot.progress.load(std::memory_order_relaxed)) != Phase::function) return false;

@@ -430,7 +430,7 @@ namespace {
 bool do_ranks_read(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays) {
   if (checkpoint.folder.id.empty()) return false;
   const auto variable = std::find_if(arrays.begin(), arrays.end(), [](const auto& array) { return array.variable; });
-  if (variable == arrays.end() || !variable->variable->session->has_other_nodes()) return false;
+  if (variable == arrays.end() || !variable->variable->session->place().has_others()) return false;
   const auto is_scattered = [](const SavedCheckpoint::Entry& entry) {
     return entry.files.size() > 1 && entry.placement == Placement::scattered;
   };

@@ -116,9 +116,10 @@ std::shared_ptr<master::records::DataRecord> map_file(const std::shared_ptr<mast
   arrays::FileForm found = asked;
   const std::filesystem::path own = has_parts ? std::filesystem::path(arrays::path_on_node(path, 0)) : file;
   arrays::FileElements elements = arrays::open_elements(own, found);
-  if (has_parts && session->has_other_nodes()) return map_parts(session, std::move(elements), path, asked, found, name);
-  const auto readers = session->has_other_nodes() ? master::data::FileRecord::Readers::all_nodes
-                                                  : master::data::FileRecord::Readers::this_node;
+  if (has_parts && session->place().has_others())
+    return map_parts(session, std::move(elements), path, asked, found, name);
+  const auto readers = session->place().has_others() ? master::data::FileRecord::Readers::all_nodes
+                                                     : master::data::FileRecord::Readers::this_node;
   auto record = make_record(session, found, name);
   record->file = std::make_shared<master::data::FileRecord>(session->commands(), session->registry(),
                                                             std::move(elements), readers);

@@ -47,7 +47,7 @@ std::vector<master::checkpoint::ManifestPart> parts_of(const ArrayPlace& array) 
   if (!array.variable) return {};
   master::session::SessionCore& session = *array.variable->session;
   const master::session::SessionCore::Entry guard(session);
-  if (!session.has_other_nodes()) return {};
+  if (!session.place().has_others()) return {};
   if (array.placement == Placement::replicated) return parts_of_equal_copies(session, array);
   const master::records::Settled settled = session.commands().settled();
   static_cast<void>(master::records::extents_together(*array.variable, settled, "save"));  // the rows have one shape

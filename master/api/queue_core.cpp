@@ -60,7 +60,7 @@ QueueCore::QueueCore(std::shared_ptr<master::session::SessionCore> session, cons
                                : session_->settings().call_timeout),
       grace_(master::settings::check_timeout(options.grace, "QueueOptions::grace")),
       processes_(std::make_shared<master::session::QueueProcesses>(
-          session_->pool(), options.places == ProducerPlaces::every_node ? session_->other_queues() : nullptr)) {
+          session_->pool(), options.places == ProducerPlaces::every_node ? session_->pool().other_queues() : nullptr)) {
   master::helper_processes::check_name(options.name, "QueueOptions::name");
   master::helper_processes::check_variables(options.environment, "QueueOptions::environment");
 }

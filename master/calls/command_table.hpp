@@ -58,7 +58,7 @@ class CommandTable {
   const protocol::RankSet& all_ranks() const noexcept { return all_ranks_; }
   /// The number of the node of a rank. 0 is the master's node.
   int node_of(int rank) const noexcept { return control_.worker(rank).node; }
-  bool has_other_nodes() const noexcept { return control_.header().place.has_others(); }
+  const protocol::NodePlace& place() const noexcept { return control_.place(); }
   /// The last command that was published, or 0.
   std::uint64_t last_published() const noexcept { return next_ - 1; }
   bool is_idle() const noexcept { return entries_.empty(); }

@@ -37,7 +37,7 @@ class SessionView {
   SessionView(const SessionView&) = delete;
   SessionView& operator=(const SessionView&) = delete;
 
-  const protocol::NodePlace& place() const noexcept { return control_.header().place; }
+  const protocol::NodePlace& place() const noexcept { return control_.place(); }
   int world_size() const noexcept { return control_.world_size(); }
   /// Only `syncrun stacks` writes, and only StacksRequest.
   protocol::StacksRequest& stacks_request() const noexcept { return control_.header().stacks; }

@@ -25,7 +25,7 @@ Agent::Agent(Mailbox& mailbox, const protocol::ControlBlock& control, const os::
       moves_(moves),
       relay_(relay),
       timelines_(control, segment),
-      given_(static_cast<std::size_t>(control.header().place.local_size)) {}
+      given_(static_cast<std::size_t>(control.place().local_size)) {}
 
 bool Agent::has_to_report(const std::deque<Given>& commands, std::uint64_t id) noexcept {
   return std::any_of(commands.begin(), commands.end(), [id](const Given& given) { return given.id == id; });
@@ -46,7 +46,7 @@ void Agent::take_command(MessageReader& from) {
   take_rows(from, segment_, [&](std::span<std::byte> to) { rows.push_back(mailbox_.receive_bulk(kMasterNode, to)); });
   const std::size_t slot = detail::master::nodes::take_command(from, control_, segment_);
   const protocol::Command& command = control_.command_in(slot);
-  const protocol::NodePlace& here = control_.header().place;
+  const protocol::NodePlace& here = control_.place();
   if (exchange_ != nullptr) exchange_->add(slot);
   if (moves_ != nullptr) moves_->add(slot);
   for (const int rank : here.ranks_of(command.ranks))
@@ -82,7 +82,7 @@ bool Agent::has_all_rows() {
 /// Gives a command to the workers.
 void Agent::begin(std::size_t slot) {
   const protocol::Command& command = control_.command_in(slot);
-  const protocol::NodePlace& here = control_.header().place;
+  const protocol::NodePlace& here = control_.place();
   for (const int rank : here.ranks_of(command.ranks)) {
     given_[static_cast<std::size_t>(here.local_rank(rank))].push_back({command.id, slot});
     const std::size_t place = command.places[static_cast<std::size_t>(rank)];
@@ -102,7 +102,7 @@ void Agent::take_spoil(MessageReader& from) {
 }
 
 bool Agent::has_news() const noexcept {
-  const protocol::NodePlace& here = control_.header().place;
+  const protocol::NodePlace& here = control_.place();
   for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
     const auto& commands = given_[static_cast<std::size_t>(local_rank)];
     if (commands.empty()) continue;
@@ -118,7 +118,7 @@ const protocol::Outbox* Agent::reduced_outbox(const protocol::Command& command, 
   const protocol::Outbox& own = control_.outbox(command, rank);
   if (command.kind != protocol::CommandKind::call || own.vote != protocol::Vote::ok || own.reduced_outputs == 0)
     return nullptr;
-  const protocol::NodePlace& here = control_.header().place;
+  const protocol::NodePlace& here = control_.place();
   const protocol::Outbox* first = nullptr;
   for (const int other : here.ranks_of(command.ranks)) {
     const protocol::Outbox& outbox = control_.outbox(command, other);
@@ -132,7 +132,7 @@ const protocol::Outbox* Agent::reduced_outbox(const protocol::Command& command, 
 
 /// True if no rank of this node has the command still to finish.
 bool Agent::is_over_here(const protocol::Command& command) const noexcept {
-  const auto ranks = control_.header().place.ranks_of(command.ranks);
+  const auto ranks = control_.place().ranks_of(command.ranks);
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
     return control_.worker(rank).done.load(std::memory_order_seq_cst) >= command.id;
   });
@@ -149,7 +149,7 @@ bool Agent::report() {
 bool Agent::report_all() { return send_reports(Wait::none); }
 
 bool Agent::send_reports(Wait wait) {
-  const protocol::NodePlace& here = control_.header().place;
+  const protocol::NodePlace& here = control_.place();
   std::optional<MessageWriter> message;
   std::vector<std::uint64_t> reported;  // for a relay
   auto urgency = Relay::Urgency::may_wait;

@@ -315,7 +315,7 @@ std::size_t take_command(MessageReader& from, const protocol::ControlBlock& cont
     check.check_call(command, call);
     if (from.get<bool>()) from.get_all(std::span<std::byte>(command.bytes));
   }
-  for (const int rank : control.header().place.ranks_of(head.ranks))
+  for (const int rank : control.place().ranks_of(head.ranks))
     command.places[static_cast<std::size_t>(rank)] = place_in_inbox(from);
   protocol::put_head(command, head);
   return slot;

@@ -33,7 +33,7 @@ void NodeExchange::add(std::size_t slot) {
   for (const int rank : command.ranks) {
     const int node = control_.worker(rank).node;
     if (!open.parts.empty() && open.parts.back().node == node) continue;
-    if (node == control_.header().place.node) {
+    if (node == control_.place().node) {
       open.own = open.parts.size();
       is_here = true;
     }
@@ -64,7 +64,7 @@ void NodeExchange::add(std::size_t slot) {
 /// True if this holds for each rank of the command on this node.
 template <class Visit>
 bool NodeExchange::all_here(const Open& open, Visit&& visit) const {
-  const auto ranks = control_.header().place.ranks_of(control_.command_in(open.slot).ranks);
+  const auto ranks = control_.place().ranks_of(control_.command_in(open.slot).ranks);
   return std::all_of(ranks.begin(), ranks.end(), visit);
 }
 
@@ -85,7 +85,7 @@ void NodeExchange::forget(std::uint64_t last) {
   std::erase_if(open_, [last](const Open& open) { return open.id <= last; });
   open_count_.store(open_.size(), std::memory_order_release);
   vote_trees_.erase(vote_trees_.begin(), vote_trees_.upper_bound(last));
-  const protocol::NodePlace& here = control_.header().place;
+  const protocol::NodePlace& here = control_.place();
   for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
     protocol::NodeRequest& request = control_.worker(here.rank(local_rank)).exchange;
     request.taken.store(request.asked.load(std::memory_order_seq_cst), std::memory_order_seq_cst);

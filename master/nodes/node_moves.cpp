@@ -43,7 +43,7 @@ void NodeMoves::order(std::size_t slot) {
   const auto* const first = segment_.at<const protocol::Dependency>(command.dependencies);
   std::copy_if(first, first + command.dependencies_count, std::back_inserter(supply.earlier),
                [&](const protocol::Dependency& earlier) { return earlier.rank == move->from; });
-  if (source == control_.header().place.node) {
+  if (source == control_.place().node) {
     const os::MutexLock lock(mutex_);
     supplies_.push_back(std::move(supply));
     note_owed(to);

@@ -77,7 +77,7 @@ class NodeMoves {
     std::uint64_t offset = 0;  // 0 if there are no bytes
   };
 
-  bool is_here(int rank) const noexcept { return control_.header().place.has(rank); }
+  bool is_here(int rank) const noexcept { return control_.place().has(rank); }
   void take_supply(MessageReader& message) SYNCRUN_REQUIRES(mutex_);
   void take_values(MessageReader& message) SYNCRUN_REQUIRES(mutex_);
   void keep(Incoming& incoming, std::span<const std::byte> values) SYNCRUN_REQUIRES(mutex_);

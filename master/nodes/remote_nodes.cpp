@@ -189,7 +189,7 @@ void RemoteNodes::take_done(MessageReader& message) {
 }
 
 protocol::Command& RemoteNodes::reported_command(int rank, std::uint64_t id, std::size_t slot) const {
-  const bool is_elsewhere = rank >= 0 && rank < control_.world_size() && !control_.header().place.has(rank);
+  const bool is_elsewhere = rank >= 0 && rank < control_.world_size() && !control_.place().has(rank);
   if (is_elsewhere && slot < control_.slots()) {
     protocol::Command& command = control_.command_in(slot);
     if (command.id == id && command.ranks.has(rank)) return command;

@@ -45,13 +45,13 @@ void reserve_timelines(const os::Segment& segment, const protocol::ControlHeader
 // ---- the agent ------------------------------------------------------------------------------------------------
 
 TimelineSender::TimelineSender(const protocol::ControlBlock& control, const os::Segment& segment)
-    : control_(control), segment_(segment), ranks_(static_cast<std::size_t>(control.header().place.local_size)) {}
+    : control_(control), segment_(segment), ranks_(static_cast<std::size_t>(control.place().local_size)) {}
 
 void TimelineSender::put(MessageWriter& to, int rank) {
   if (control_.header().totals_offset != 0)
     to.put(totals_of(control_, segment_, rank).read(os::Clock::now().time_since_epoch().count()));
   if (control_.header().timelines_offset == 0) return;
-  RankState& state = ranks_[static_cast<std::size_t>(control_.header().place.local_rank(rank))];
+  RankState& state = ranks_[static_cast<std::size_t>(control_.place().local_rank(rank))];
   const protocol::Timeline& timeline = timeline_of(control_, segment_, rank);
   const std::uint64_t written = timeline.written();
   std::vector<SentEvent> events;
@@ -87,7 +87,7 @@ void TimelineReceiver::note_sent(const protocol::Command& command) {
   const auto now = os::Clock::now();
   const os::MutexLock lock(mutex_);
   for (const int rank : command.ranks) {
-    if (!control_.header().place.has(rank)) sent_[static_cast<std::size_t>(rank)].push_back({command.id, now});
+    if (!control_.place().has(rank)) sent_[static_cast<std::size_t>(rank)].push_back({command.id, now});
   }
 }
 

@@ -40,7 +40,6 @@ class WorkerPool {
   const os::Segment& segment() const noexcept { return *segment_; }
   const protocol::ControlBlock& control() const noexcept { return control_; }
   int world_size() const noexcept { return control_.world_size(); }
-  bool has_other_nodes() const noexcept { return control_.header().place.has_others(); }
   /// In a session on several nodes: the memory for what comes from the others. It is after the arenas of this node.
   os::SharedHeap inbound() const {
     const protocol::ControlHeader& header = control_.header();

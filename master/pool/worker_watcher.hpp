@@ -51,7 +51,7 @@ class WorkerWatcher final : public process::ChildWatcher {
   void forget_losses(const std::vector<Successor>& successors) noexcept;
 
  private:
-  const protocol::NodePlace& place() const noexcept { return control_.header().place; }
+  const protocol::NodePlace& place() const noexcept { return control_.place(); }
   std::span<const devices::DeviceId> devices_here() const noexcept;
   std::string describe_cores(int local_rank, pid_t pid) const;
   protocol::WorkerSlot& slot(int local_rank) const noexcept { return control_.worker(place().rank(local_rank)); }

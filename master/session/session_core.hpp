@@ -64,14 +64,12 @@ class SessionCore final : private dispatch::SessionEnds {
   const protocol::RankSet& all_ranks() const noexcept { return calls_.all_ranks(); }
   const std::vector<std::string>& devices() const noexcept { return report_->device_names(); }
   const devices::RankDevices& rank_devices() const noexcept { return devices_; }
-  bool has_other_nodes() const noexcept { return pool_->has_other_nodes(); }
+  const protocol::NodePlace& place() const noexcept { return pool_->control().place(); }
   /// The number of the node of a rank. 0 is the master's node.
   int node_of(int rank) const noexcept { return calls_.node_of(rank); }
   /// How the rows of the next calls are divided among the ranks.
   const calls::RowWeights& weights() const noexcept { return weights_; }
   void set_weights(calls::RowWeights weights) noexcept { weights_ = std::move(weights); }
-  /// The producers on other nodes. Null if there are no other nodes.
-  nodes::RemoteQueues* other_queues() noexcept { return pool_->other_queues(); }
   /// The processes of a queue end with the session, if not before.
   void add_queue(const std::shared_ptr<QueueProcesses>& queue);
   /// Folders of checkpoints that other nodes do not see.

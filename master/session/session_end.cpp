@@ -23,7 +23,7 @@ void await_peers_release(const protocol::ControlBlock& control, int lost) {
   const auto is_waiting = [&](int rank) {
     const protocol::WorkerSlot& slot = control.worker(rank);
     const protocol::Phase phase = protocol::phase_of(slot.progress.load(std::memory_order_acquire));
-    return rank != lost && control.header().place.has(rank) && slot.released_ns.load(std::memory_order_acquire) == 0 &&
+    return rank != lost && control.place().has(rank) && slot.released_ns.load(std::memory_order_acquire) == 0 &&
            (phase == protocol::Phase::collective || phase == protocol::Phase::vote);
   };
   const auto begin = os::Clock::now();

@@ -114,13 +114,13 @@ std::uint64_t bring_from_rank(calls::SystemCommands& commands, const std::shared
 
 /// True if the host copy comes from another machine, perhaps. The master cannot send it on before it has come.
 bool is_under_way(calls::SystemCommands& commands, const records::HostCopy& host) noexcept {
-  return commands.calls().has_other_nodes() && host.is_valid && commands.calls().is_in_flight(host.written);
+  return commands.calls().place().has_others() && host.is_valid && commands.calls().is_in_flight(host.written);
 }
 
 /// Other nodes do not know when commands that use the host copy are done. So the master waits for them before it lets a
 /// rank overwrite the copy.
 void await_users_on_nodes(calls::SystemCommands& commands, records::HostCopy& host) {
-  if (!commands.calls().has_other_nodes()) return;
+  if (!commands.calls().place().has_others()) return;
   commands.await(host.written);
   while (!host.readers.empty()) {
     commands.await(host.readers.front().command);
