@@ -199,7 +199,7 @@ const Extents& extents_of(const master::records::DataRecord& record) {
 
 Slice rows_of_node(const master::records::DataRecord& record, int node) {
   record.session->check_open();
-  const int nodes = std::max(1, static_cast<int>(record.session->settings().nodes.size()));
+  const int nodes = static_cast<int>(record.session->settings().nodes.size());
   if (node < 0 || node >= nodes) {
     text::throw_usage("rows_of_node requires a node from 0 to " + std::to_string(nodes - 1) + ", got " +
                       std::to_string(node));

@@ -15,7 +15,7 @@ namespace syncrun::detail::master::devices {
 class RankDevices {
  public:
   RankDevices() = default;
-  /// `devices` is by rank. `nodes` is empty if there is only one.
+  /// `devices` is by rank. `nodes` may be empty if there is only one.
   explicit RankDevices(std::vector<DeviceId> devices, std::vector<protocol::NodePlace> nodes = {})
       : devices_(std::move(devices)), places_(std::move(nodes)) {
     for (const auto& device : devices_) by_kind_.add(device.kind);

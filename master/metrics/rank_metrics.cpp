@@ -1,5 +1,6 @@
 #include "master/metrics/rank_metrics.hpp"
 
+#include <algorithm>
 #include <string_view>
 
 #include "common/os/wait.hpp"
@@ -15,10 +16,9 @@ using protocol::Count;
 using protocol::Phase;
 
 const std::string& node_of(const settings::Settings& settings, int rank) noexcept {
-  for (const protocol::NodePlace& node : settings.nodes) {
-    if (node.has(rank)) return settings.node_names[static_cast<std::size_t>(node.node)];
-  }
-  return settings.node_names.front();
+  const auto node = std::find_if(settings.nodes.begin(), settings.nodes.end(),
+                                 [rank](const protocol::NodePlace& place) { return place.has(rank); });
+  return settings.node_names[static_cast<std::size_t>(node->node)];
 }
 
 std::chrono::nanoseconds time_in(const protocol::TotalsNow& totals, std::initializer_list<Phase> phases) noexcept {

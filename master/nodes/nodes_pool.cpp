@@ -106,7 +106,9 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, settings::S
                                         std::to_string(settings.start_timeout.count()) +
                                         " ms (--start-timeout or SessionOptions::start_timeout sets another limit)");
   }
+  settings.nodes.clear();
   settings.node_names = group.names();
+  settings.master_host = devices::own_host_name();
   int first_rank = 0;
   std::vector<NameOnNode> given;
   std::vector<NodeLoad> loads;

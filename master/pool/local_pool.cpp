@@ -57,8 +57,7 @@ os::Segment reserve_segment(std::size_t control_bytes, const protocol::NodePlace
 
 }  // namespace
 
-LocalPool::LocalPool(const settings::Settings& settings)
-    : LocalPool(settings, protocol::NodePlace::alone(static_cast<int>(settings.devices.size()))) {}
+LocalPool::LocalPool(const settings::Settings& settings) : LocalPool(settings, settings.nodes.front()) {}
 
 LocalPool::LocalPool(const settings::Settings& settings, const protocol::NodePlace& place, std::size_t segment_bytes)
     : settings_(settings), place_(place) {

@@ -50,8 +50,7 @@ process::SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& end
       {environment::kLogLevel, std::string(text::to_string(settings_.log_level))},
   };
   // For tools that expect them, such as torch.distributed. What the user has set stays.
-  const std::string host = settings_.nodes.empty() ? "127.0.0.1" : settings_.master_host;
-  for (const auto& [name, value] : {std::pair(environment::kMasterAddress, host),
+  for (const auto& [name, value] : {std::pair(environment::kMasterAddress, settings_.master_host),
                                     {environment::kMasterPort, std::to_string(settings_.master_port)},
                                     {environment::kNodeRank, std::to_string(place().node)}}) {
     if (environment::get(name) == nullptr) request.environment.emplace_back(name, value);
@@ -103,7 +102,7 @@ std::string WorkerWatcher::describe_cores(int local_rank, pid_t pid) const {
 
 std::string WorkerWatcher::tag_of(int local_rank) const {
   const std::string rank = "rank " + std::to_string(place().rank(local_rank));
-  if (settings_.nodes.empty()) return "[" + rank + "] ";
+  if (!place().has_others()) return "[" + rank + "] ";
   return "[" + settings_.node_names[static_cast<std::size_t>(place().node)] + ", " + rank + "] ";
 }
 

@@ -53,9 +53,9 @@ namespace {
 
 /// A warning if an engine has started several of these programs without `syncrun`. Then each of them is a job of its own,
 /// which the user may not have meant. Empty if not.
-std::string describe_copies(const settings::Settings& settings) {
+std::string describe_copies(const protocol::NodePlace& place) {
   // Programs that a master starts inherit the variables of the engine, and kInJob.
-  if (!settings.nodes.empty() || protocol::supervisor_link().is_connected() ||
+  if (place.has_others() || protocol::supervisor_link().is_connected() ||
       environment::get(environment::kInJob) != nullptr)
     return {};
   const nodes::Engine engine = nodes::find_engine(environment::get);
@@ -68,22 +68,23 @@ std::string describe_copies(const settings::Settings& settings) {
 }  // namespace
 
 void announce(const settings::Settings& settings, const protocol::ControlBlock& control, text::Logger& logger) {
-  for (const std::string& warning : {settings.overruled, settings.too_few_cores, describe_copies(settings)}) {
+  for (const std::string& warning : {settings.overruled, settings.too_few_cores, describe_copies(control.place())}) {
     if (!warning.empty()) logger.warn(warning);
   }
   std::vector<std::string> lines;
-  if (settings.nodes.empty()) {
-    lines.push_back(devices::describe_mapping(settings.devices));
-    if (auto crowd = devices::describe_crowd(settings.devices, os::usable_cores()); !crowd.empty())
-      lines.push_back(std::move(crowd));
-  }
   for (const protocol::NodePlace& node : settings.nodes) {
     const auto devices =
         std::span(settings.devices)
             .subspan(static_cast<std::size_t>(node.first_rank), static_cast<std::size_t>(node.local_size));
-    lines.push_back("node " + std::to_string(node.node) + " (" +
-                    settings.node_names[static_cast<std::size_t>(node.node)] +
-                    "): " + devices::describe_mapping(devices, node.first_rank));
+    const std::string name = node.has_others() ? "node " + std::to_string(node.node) + " (" +
+                                                     settings.node_names[static_cast<std::size_t>(node.node)] + "): "
+                                               : "";
+    lines.push_back(name + devices::describe_mapping(devices, node.first_rank));
+  }
+  // A session on several nodes counts the cores of each of them (Settings::too_few_cores).
+  if (!control.place().has_others()) {
+    if (auto crowd = devices::describe_crowd(settings.devices, os::usable_cores()); !crowd.empty())
+      lines.push_back(std::move(crowd));
   }
   for (const auto& [name, rank] : settings.device_names) {
     const auto& device = settings.devices[static_cast<std::size_t>(rank)];

@@ -154,7 +154,7 @@ void make_log_folder(const Settings& settings) {
 std::string device_name(const Settings& settings, int rank) {
   std::string name;
   for (const protocol::NodePlace& node : settings.nodes) {
-    if (node.has(rank)) name = settings.node_names[static_cast<std::size_t>(node.node)] + ":";
+    if (node.has_others() && node.has(rank)) name = settings.node_names[static_cast<std::size_t>(node.node)] + ":";
   }
   return name + devices::to_string(settings.devices[static_cast<std::size_t>(rank)]);
 }
@@ -170,6 +170,7 @@ Settings resolve_settings(const SessionOptions& options) {
   check_variables();
   Settings settings;
   choose_devices(settings, options);
+  settings.nodes = {protocol::NodePlace::alone(static_cast<int>(settings.devices.size()))};
   settings.node_names = {devices::own_host_name()};
   choose_tree(settings);
   settings.call_timeout = seconds_from_environment(
@@ -189,7 +190,7 @@ Settings resolve_settings(const SessionOptions& options) {
   settings.seed = options.seed;
   settings.log_dir = text_of(environment::kLogDir, options.log_dir);
   settings.output = process::output_from_environment();
-  settings.master_host = settings.node_names.front();
+  settings.master_host = "127.0.0.1";
   settings.master_port = os::free_port();
   make_log_folder(settings);
   settings.profile = text_of(environment::kProfile, options.profile);

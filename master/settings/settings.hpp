@@ -28,14 +28,14 @@ struct Settings {
   std::uint64_t seed = 0;
   std::string log_dir;  // empty: no log files
   process::OutputSettings output;
-  std::string master_host;  // the name of the machine of the program, and a port that was free there at the start
+  std::string master_host;  // how workers reach the machine of the program, and a port that was free there at the start
   int master_port = 0;
   std::string profile;  // empty: no profile; "-": standard error
   std::string trace;    // empty: no trace
   std::optional<MetricsTarget> metrics;
   LogLevel log_level = LogLevel::warning;
   wrappers::Wrappers wrappers;
-  std::vector<protocol::NodePlace> nodes;  // all nodes of the session; empty if there is only this machine
+  std::vector<protocol::NodePlace> nodes;  // all nodes of the session, at least this one
   std::vector<std::string> node_names;     // by node
   int tree_from = 16;                      // from as many nodes on, messages go along a tree of nodes
   std::string overruled;                   // says which choice of devices by the program was overruled; empty: none

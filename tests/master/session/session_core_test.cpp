@@ -175,6 +175,7 @@ TEST(Announcement, HasEachNameWithTheHardwareThatTheWorkerHasFound) {
   FakePool pool(2);
   master::settings::Settings settings;
   settings.devices = {{DeviceKind::cuda, 4}, {DeviceKind::cuda, 2}};
+  settings.nodes = {pool.control().place()};
   settings.device_names = {{"dev0", 1}, {"main", 0}, {"dev1", 1}};
   text::put_text(pool.control().worker(0).hardware, "NVIDIA T4, 16 GB");
   text::put_text(pool.control().worker(1).hardware, "NVIDIA H100 PCIe, 85 GB");
