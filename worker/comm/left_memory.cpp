@@ -7,8 +7,7 @@ namespace syncrun::detail::worker::comm {
 void LeftMemory::keep(const protocol::Command& command) noexcept {
   last_ = command.id;
   for (const int rank : command.ranks) {
-    const bool is_here = !attachment_.place.has_others() || attachment_.place.has(rank);
-    if (rank == attachment_.rank || !is_here) continue;
+    if (rank == attachment_.rank || !attachment_.place.has(rank)) continue;
     std::uint64_t& awaited = awaited_[static_cast<std::size_t>(rank)];
     awaited = std::max(awaited, command.id);
     is_keeping_ = true;

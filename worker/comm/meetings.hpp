@@ -73,7 +73,7 @@ class Meetings {
   enum class Presence : std::uint8_t { behind, here, elsewhere };
   Presence presence_of(int rank) const noexcept;
   void take_ranks(const protocol::RankSet& ranks) noexcept;
-  bool is_here(int rank) const noexcept { return !attachment_.place.has_others() || attachment_.place.has(rank); }
+  bool is_here(int rank) const noexcept { return attachment_.place.has(rank); }
   bool all_here_voted_ok(const protocol::Command& command, bool& are_all_in) const noexcept;
   void take_step() noexcept;
   void step(const process::WaitLimits& limits, os::Patience& patience);

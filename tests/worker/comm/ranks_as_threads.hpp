@@ -34,7 +34,7 @@ inline const worker::process::WaitLimits kEndless{kNothing};
 
 /// Makes the attachment of a rank to the session. It has its own mapping of the segment.
 inline worker::process::Attachment attach_to(const os::Segment& segment, int world_size, int rank,
-                                             const protocol::NodePlace& place = {}) {
+                                             const protocol::NodePlace& place) {
   worker::process::Attachment attachment;
   attachment.rank = rank;
   attachment.world_size = world_size;
@@ -48,7 +48,7 @@ inline worker::process::Attachment attach_to(const os::Segment& segment, int wor
 /// One rank, with the objects through which it works with its peers.
 struct MeetingRank {
   MeetingRank(const os::Segment& segment, int world_size, int rank)
-      : attachment(attach_to(segment, world_size, rank)) {}
+      : attachment(attach_to(segment, world_size, rank, protocol::NodePlace::alone(world_size))) {}
   MeetingRank(const MeetingRank&) = delete;
   MeetingRank& operator=(const MeetingRank&) = delete;
 

@@ -69,7 +69,7 @@ class CollectivePlan {
   };
   void publish(State state) noexcept;
   std::uint64_t own_part() const noexcept { return command_ << 1U | (is_after_vote_ ? 1U : 0U); }
-  bool is_elsewhere(int rank) const noexcept { return attachment_.place.has_others() && !attachment_.place.has(rank); }
+  bool is_elsewhere(int rank) const noexcept { return !attachment_.place.has(rank); }
   bool disagrees(const Standing& peer, std::uint64_t its_hash, Clock::time_point now, Clock::duration grace);
 
   const process::Attachment& attachment_;

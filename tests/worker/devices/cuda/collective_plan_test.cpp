@@ -24,6 +24,7 @@ struct Rank {
   Rank(const protocol::ControlBlock& control, int rank) {
     attachment.rank = rank;
     attachment.world_size = control.world_size();
+    attachment.place = protocol::NodePlace::alone(control.world_size());
     attachment.control = control;
     enter(kCommand);
   }
