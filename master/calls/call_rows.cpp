@@ -236,8 +236,8 @@ std::int64_t CallRows::local_rows(const records::Settled& settled, int rank, con
 /// The ranks look at the first sliced argument only.
 bool CallRows::shapes_may_be_unknown(const os::Segment& segment) const noexcept {
   const records::VariableRecord& first = *sliced_[0].variable;
-  const bool has_other_nodes = segment.at<const protocol::ControlHeader>(0)->place.has_others();
-  return has_other_nodes || first.value != nullptr || !first.writes.copies.empty();
+  const protocol::NodePlace& place = segment.at<const protocol::ControlHeader>(0)->place;
+  return place.has_others() || first.value != nullptr || !first.writes.copies.empty();
 }
 
 void CallRows::select_local(const records::Settled& settled, const records::FunctionRecord& function,

@@ -141,12 +141,12 @@ std::vector<int> cores_near_gpu(int index) {
   return cores;
 }
 
-std::vector<std::pair<std::string, std::string>> nccl_variables(int nodes) {
+std::vector<std::pair<std::string, std::string>> nccl_variables(const protocol::NodePlace& place) {
   std::vector<std::pair<std::string, std::string>> variables;
   const auto add = [&](const char* name, const char* value) {
     if (std::getenv(name) == nullptr) variables.emplace_back(name, value);
   };
-  if (nodes <= 1) add("NCCL_SOCKET_IFNAME", "lo");
+  if (!place.has_others()) add("NCCL_SOCKET_IFNAME", "lo");
   add("NCCL_RUNTIME_CONNECT", "0");
   return variables;
 }

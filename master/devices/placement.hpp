@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/protocol/node_place.hpp"
 #include "master/devices/chosen_devices.hpp"
 #include "master/devices/machine.hpp"
 
@@ -49,7 +50,7 @@ std::vector<int> cores_near_gpu(int index);
 /// Variables for NCCL, except those that the user has set. NCCL needs a network interface to start: the loopback on one
 /// machine, and with several nodes the one that it chooses. It connects to its peers when it starts, so that no later
 /// call waits on the host for a connection. Such a wait could not be cancelled.
-std::vector<std::pair<std::string, std::string>> nccl_variables(int nodes);
+std::vector<std::pair<std::string, std::string>> nccl_variables(const protocol::NodePlace& place);
 
 /// Thread counts for OpenMP, OpenBLAS, MKL and BLIS. Variables that the user has set stay unchanged. The others get the
 /// value of OMP_NUM_THREADS if it is set, or else that of the first library whose variable is set. (MKL and OpenBLAS

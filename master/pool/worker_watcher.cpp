@@ -68,7 +68,7 @@ process::SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& end
   request.cores = std::move(placement.cores);
   request.memory_node = placement.memory_node;
   if (device.kind == DeviceKind::cuda) {
-    for (const auto& variable : devices::nccl_variables(place().nodes)) request.environment.push_back(variable);
+    for (const auto& variable : devices::nccl_variables(place())) request.environment.push_back(variable);
   }
   // A wrapper, such as a debugger, may need the signals itself.
   request.holds_stop_signals = settings_.wrappers.of(rank) == nullptr;
