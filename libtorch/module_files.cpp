@@ -192,10 +192,6 @@ LoadOptions options_in(std::string_view text) {
   return options;
 }
 
-}  // namespace
-
-namespace {
-
 /// In its lifetime, the tensors of a module are in host memory. Files have no tensors of a GPU, which only programs with
 /// CUDA could read.
 class OnHost {

@@ -19,10 +19,6 @@ namespace syncrun::detail::protocol {
 namespace {
 constexpr std::size_t kLongestMessage = 65536;
 constexpr std::int64_t kHighestDescriptor = std::numeric_limits<int>::max();
-}  // namespace
-
-namespace {
-
 /// Whether this is a socket of the kind that `syncrun` makes (Supervisor::start_master). Any other descriptor belongs
 /// to the program.
 bool is_link(int fd) noexcept {

@@ -13,6 +13,7 @@
 #include "common/arrays/shared_folder.hpp"
 #include "common/os/environment.hpp"
 #include "common/text/errors.hpp"
+#include "common/text/joined.hpp"
 #include "common/text/log.hpp"
 #include "master/api/part_files.hpp"
 #include "master/calls/describe.hpp"
@@ -302,11 +303,9 @@ struct SavedCheckpoint {
   }
   /// "has no array 'b'; it has 'a' (float32 of shape [3])".
   std::string missing(std::string_view name) const {
-    std::string known;
-    for (const auto& array : arrays) {
-      known +=
-          (known.empty() ? "'" : ", '") + array.name + "' (" + shape_text(array.header.dtype, array.header.shape) + ")";
-    }
+    const std::string known = text::joined(arrays, ", ", [](const Entry& array) {
+      return "'" + array.name + "' (" + shape_text(array.header.dtype, array.header.shape) + ")";
+    });
     return "has no array '" + std::string(name) + "'; it has " + (known.empty() ? "none" : known);
   }
 };
@@ -317,10 +316,6 @@ const SavedCheckpoint::Entry& saved_array(const SavedCheckpoint& checkpoint, std
   if (const auto* found = checkpoint.find(name)) return *found;
   text::throw_usage("the checkpoint in " + checkpoint.path.string() + " " + checkpoint.missing(name));
 }
-
-}  // namespace
-
-namespace {
 
 SavedCheckpoint::Entry open_array(const arrays::Folder& folder, const master::checkpoint::ManifestArray& array) {
   if (!array.parts.empty()) {
