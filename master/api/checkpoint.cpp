@@ -128,7 +128,7 @@ std::string misfit(const arrays::NpyHeader& header, const ArrayPlace& array, Pla
 
 Extents extents_from(const arrays::NpyHeader& header) {
   Extents extents{};
-  std::copy(header.shape.begin(), header.shape.end(), extents.begin());
+  std::ranges::copy(header.shape, extents.begin());
   return extents;
 }
 
@@ -297,8 +297,7 @@ struct SavedCheckpoint {
   std::optional<master::checkpoint::LatestFolder> kept;
 
   const Entry* find(std::string_view name) const noexcept {
-    const auto found =
-        std::find_if(arrays.begin(), arrays.end(), [&](const auto& array) { return array.name == name; });
+    const auto found = std::ranges::find_if(arrays, [&](const auto& array) { return array.name == name; });
     return found == arrays.end() ? nullptr : &*found;
   }
   /// "has no array 'b'; it has 'a' (float32 of shape [3])".
@@ -424,12 +423,12 @@ namespace {
 /// everything, unless the checkpoint has scattered rows: this is an error.
 bool do_ranks_read(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays) {
   if (checkpoint.folder.id.empty()) return false;
-  const auto variable = std::find_if(arrays.begin(), arrays.end(), [](const auto& array) { return array.variable; });
+  const auto variable = std::ranges::find_if(arrays, [](const auto& array) { return array.variable != nullptr; });
   if (variable == arrays.end() || !variable->variable->session->place().has_others()) return false;
   const auto is_scattered = [](const SavedCheckpoint::Entry& entry) {
     return entry.files.size() > 1 && entry.placement == Placement::scattered;
   };
-  if (std::any_of(checkpoint.arrays.begin(), checkpoint.arrays.end(), is_scattered)) return true;
+  if (std::ranges::any_of(checkpoint.arrays, is_scattered)) return true;
   return is_seen_by_all(*variable->variable->session, checkpoint.path, checkpoint.folder);
 }
 
@@ -464,8 +463,8 @@ void leave_to_master_if_unseen(master::checkpoint::Manifest& manifest, const std
   const auto has_parts = [](const auto& array) { return !array.parts.empty(); };
   const auto needs_all = [&](const auto& array) { return has_parts(array) && array.placement == Placement::scattered; };
   std::vector<master::checkpoint::ManifestArray>& saved = manifest.arrays;
-  const auto first = std::find_if(saved.begin(), saved.end(), has_parts);
-  if (first == saved.end() || std::any_of(saved.begin(), saved.end(), needs_all)) return;
+  const auto first = std::ranges::find_if(saved, has_parts);
+  if (first == saved.end() || std::ranges::any_of(saved, needs_all)) return;
   const ArrayPlace& place = HandleAccess::place(arrays[static_cast<std::size_t>(first - saved.begin())]);
   if (is_seen_by_all(*place.variable->session, root, {fs::absolute(folder.path), manifest.folder_id})) return;
   for (master::checkpoint::ManifestArray& array : saved) array.parts.clear();

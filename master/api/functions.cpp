@@ -100,13 +100,11 @@ std::shared_ptr<master::records::FunctionRecord> define_function(
       record->kinds.add(kind);
     }
   }
-  record->writes_object =
-      std::any_of(bodies.begin(), bodies.end(), [](const Body& body) { return !body.pointer.is_const; });
+  record->writes_object = std::ranges::any_of(bodies, [](const Body& body) { return !body.pointer.is_const; });
   for (const auto& argument : signature.arguments) {
     record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
   }
-  record->keeps_outputs = std::any_of(signature.outputs.begin(), signature.outputs.end(),
-                                      [](const OutputType& type) { return type.is_kept; });
+  record->keeps_outputs = std::ranges::any_of(signature.outputs, [](const OutputType& type) { return type.is_kept; });
   record->entry = write_entry(session->memory(), bodies, id, record->name);
   record->session = session;
   return record;
@@ -149,7 +147,7 @@ std::shared_ptr<master::records::ObjectRecord> replicate_object(
   protocol::DeviceKinds constructors;
   for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
     const auto runs_there = [kind](const Body& body) { return runs_on(body.device, kind); };
-    if (std::any_of(bodies.begin(), bodies.end(), runs_there)) constructors.add(kind);
+    if (std::ranges::any_of(bodies, runs_there)) constructors.add(kind);
   }
   master::calls::check_constructors(constructors, session->rank_devices());
   auto record = std::make_shared<master::records::ObjectRecord>();
@@ -185,8 +183,7 @@ std::shared_ptr<ObjectHistory>& history_of(master::records::ObjectRecord& object
 std::vector<int> take_renewed(master::records::ObjectRecord& object) { return std::exchange(object.renewed, {}); }
 void put_back_renewed(master::records::ObjectRecord& object, const std::vector<int>& ranks) {
   for (const int rank : ranks) {
-    if (std::find(object.renewed.begin(), object.renewed.end(), rank) == object.renewed.end())
-      object.renewed.push_back(rank);
+    if (std::ranges::find(object.renewed, rank) == object.renewed.end()) object.renewed.push_back(rank);
   }
 }
 

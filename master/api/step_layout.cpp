@@ -82,9 +82,8 @@ class KeptParts {
       }
       const KeptPart& part = found->second;
       for (std::size_t i = 0; i < part.state.size(); ++i) {
-        std::copy(
-            part.state[i].begin(), part.state[i].end(),
-            after.state[i].begin() + (each.begin - range.begin) * static_cast<std::int64_t>(before.element_bytes));
+        std::ranges::copy(part.state[i], after.state[i].begin() + (each.begin - range.begin) *
+                                                                      static_cast<std::int64_t>(before.element_bytes));
       }
       for (PlanPiece piece : cut_plan(part.pieces, 0, each.end - each.begin, each.begin)) {
         piece.part.steps_before += static_cast<double>(steps - part.steps);
@@ -92,11 +91,9 @@ class KeptParts {
       }
       parts_.erase(found);
     }
-    std::erase_if(parts_, [&](const auto& part) {
-      return std::find(layout.ids.begin(), layout.ids.end(), part.first) == layout.ids.end();
-    });
-    const bool is_plain =
-        std::all_of(pieces.begin(), pieces.end(), [](const auto& each) { return each.part == PlanPart(); });
+    std::erase_if(parts_,
+                  [&](const auto& part) { return std::ranges::find(layout.ids, part.first) == layout.ids.end(); });
+    const bool is_plain = std::ranges::all_of(pieces, [](const auto& each) { return each.part == PlanPart(); });
     if (!before.plan.empty() || !is_plain) {
       after.plan = numbers_of_plan(before.plan.empty() ? 0 : before.plan[StepPlan::kClipNorm], before.non_finite,
                                    joined(pieces));

@@ -53,7 +53,7 @@ std::string short_text(double number) {
 }
 
 bool is_finite(std::span<const double> numbers) {
-  return std::all_of(numbers.begin(), numbers.end(), [](double number) { return std::isfinite(number); });
+  return std::ranges::all_of(numbers, [](double number) { return std::isfinite(number); });
 }
 
 /// The factor k that makes `found` = k `expected` within the tolerance, if there is one.
@@ -114,7 +114,7 @@ class Findings {
   Findings(std::span<const VerifiedRun> runs, const VerifyOptions& options) : runs_(runs), options_(options) {}
 
   bool has(VerifiedRun::Kind kind) const {
-    return std::any_of(runs_.begin(), runs_.end(), [&](const VerifiedRun& run) { return run.kind == kind; });
+    return std::ranges::any_of(runs_, [&](const VerifiedRun& run) { return run.kind == kind; });
   }
   /// Whether the run differs from the first one in something that is compared.
   bool differs(const VerifiedRun& run) const {
@@ -127,8 +127,7 @@ class Findings {
     return false;
   }
   bool differs(VerifiedRun::Kind kind) const {
-    return std::any_of(runs_.begin(), runs_.end(),
-                       [&](const VerifiedRun& run) { return run.kind == kind && differs(run); });
+    return std::ranges::any_of(runs_, [&](const VerifiedRun& run) { return run.kind == kind && differs(run); });
   }
   /// The factor of all that differs in a run, if it is the same everywhere within the tolerance.
   std::optional<double> common_factor(const VerifiedRun& run, double tolerance) const {
@@ -160,7 +159,7 @@ class Findings {
 };
 
 bool has_failed(std::span<const VerifiedRun> runs) {
-  return std::any_of(runs.begin(), runs.end(), [](const VerifiedRun& run) { return !run.failure.empty(); });
+  return std::ranges::any_of(runs, [](const VerifiedRun& run) { return !run.failure.empty(); });
 }
 
 bool turns_infinite(std::span<const VerifiedRun> runs) {

@@ -59,16 +59,15 @@ class KeptVariable {
         continue;
       }
       auto copy = std::make_shared<const Copy>(copy_of(*variable, rank));
-      const auto same = std::find_if(copies_.begin(), copies_.end(),
-                                     [&](const auto& other) { return other != nullptr && *other == *copy; });
+      const auto same =
+          std::ranges::find_if(copies_, [&](const auto& other) { return other != nullptr && *other == *copy; });
       copies_.push_back(same == copies_.end() ? std::move(copy) : *same);
     }
   }
 
   void put_back() const {
-    const bool are_equal =
-        copies_.front() != nullptr &&
-        std::all_of(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy == copies_.front(); });
+    const bool are_equal = copies_.front() != nullptr &&
+                           std::ranges::all_of(copies_, [&](const auto& copy) { return copy == copies_.front(); });
     if (are_equal) broadcast_values(std::array{delivery_of(*copies_.front())});
     for (std::size_t rank = 0; rank < copies_.size() && !are_equal; ++rank) {
       if (copies_[rank]) set_on_rank(delivery_of(*copies_[rank]), static_cast<int>(rank), {});
@@ -147,7 +146,7 @@ class Verifying {
 
   bool reads_whole_arrays() const {
     const auto& arguments = parts_.function->signature.arguments;
-    return std::any_of(arguments.begin(), arguments.end(), [](const ArgumentType& argument) {
+    return std::ranges::any_of(arguments, [](const ArgumentType& argument) {
       return argument.kind == ArgumentKind::broadcast || argument.kind == ArgumentKind::local_read;
     });
   }

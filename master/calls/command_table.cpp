@@ -25,8 +25,7 @@ void CommandTable::attach(protocol::ControlBlock control) {
 // ---- in flight ------------------------------------------------------------------------------------------------
 
 const CommandTable::Entry* CommandTable::search(std::uint64_t id) const noexcept {
-  const auto found = std::lower_bound(entries_.begin(), entries_.end(), id,
-                                      [](const Entry& entry, std::uint64_t wanted) { return entry.id < wanted; });
+  const auto found = std::ranges::lower_bound(entries_, id, {}, &Entry::id);
   return found == entries_.end() || found->id != id ? nullptr : &*found;
 }
 
@@ -46,7 +45,7 @@ std::optional<std::uint64_t> CommandTable::first_user(const void* record) const 
 
 std::size_t CommandTable::unfinished_calls_on(int rank, std::uint64_t last) const noexcept {
   const std::uint64_t done = control_.worker(rank).done.load(std::memory_order_acquire);
-  const auto count = std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+  const auto count = std::ranges::count_if(entries_, [&](const Entry& entry) {
     const bool is_call = in_flight_[entry.slot]->function != nullptr;
     return entry.id > done && entry.id <= last && is_call && control_.command_in(entry.slot).ranks.has(rank);
   });
@@ -173,7 +172,7 @@ void CommandTable::note_write(records::WriteLog& writes, std::uint64_t id) {
 
 bool CommandTable::is_independent(std::uint64_t id) const noexcept {
   const auto& dependencies = in_flight(id).dependencies;
-  return std::none_of(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& earlier) {
+  return std::ranges::none_of(dependencies, [this](const EarlierCommand& earlier) {
     return earlier.must_succeed() && is_in_flight(earlier.id);
   });
 }
@@ -198,7 +197,7 @@ bool CommandTable::is_collectable(std::uint64_t id) const {
 }
 
 bool CommandTable::are_survivors_done() const noexcept {
-  return std::all_of(entries_.begin(), entries_.end(), [this](const Entry& entry) {
+  return std::ranges::all_of(entries_, [this](const Entry& entry) {
     const protocol::RankSet& ranks = control_.command_in(entry.slot).ranks;
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       const protocol::WorkerSlot& slot = control_.worker(rank);
@@ -217,7 +216,7 @@ std::optional<std::uint64_t> CommandTable::first_collectable() const {
 
 bool CommandTable::is_held_back(const Entry& entry) const noexcept {
   const auto& dependencies = in_flight_[entry.slot]->dependencies;
-  return std::any_of(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& earlier) {
+  return std::ranges::any_of(dependencies, [this](const EarlierCommand& earlier) {
     return earlier.rank != protocol::Dependency::kOwnRank &&
            control_.worker(earlier.rank).done.load(std::memory_order_acquire) < earlier.id;
   });
@@ -275,9 +274,8 @@ void CommandTable::release(std::uint64_t id, const std::shared_ptr<records::Call
 }
 
 std::optional<std::uint64_t> CommandTable::maker_after(std::uint64_t id) const noexcept {
-  const auto maker = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.id > id && !in_flight_[entry.slot]->made.empty();
-  });
+  const auto maker = std::ranges::find_if(
+      entries_, [&](const Entry& entry) { return entry.id > id && !in_flight_[entry.slot]->made.empty(); });
   return maker == entries_.end() ? std::nullopt : std::optional(maker->id);
 }
 
@@ -334,7 +332,7 @@ enum class Updates : std::uint8_t { as_before, perhaps_begun, perhaps_committed 
 
 void add_half_written(std::vector<std::string>& names, const InFlight& call, Updates updates) {
   const auto add = [&](const std::string& name) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   };
   for (const auto& name : call.writes) add(name);
   if (!call.function) return;
@@ -375,8 +373,7 @@ std::vector<std::string> CommandTable::half_written_by(std::uint64_t id) const {
   std::vector<std::uint64_t> failed{id};
   for (const Entry& entry : entries_) {
     const InFlight& call = *in_flight_[entry.slot];
-    const bool fails_too =
-        std::any_of(failed.begin(), failed.end(), [&](auto other) { return call.depends_on(other); });
+    const bool fails_too = std::ranges::any_of(failed, [&](auto other) { return call.depends_on(other); });
     if (entry.id != id && !fails_too) continue;
     if (entry.id != id) failed.push_back(entry.id);
     // A call that depends on another one may have committed its updates before the other one failed.

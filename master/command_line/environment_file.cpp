@@ -16,7 +16,7 @@ namespace {
 bool is_variable_name(std::string_view name) noexcept {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
   return !name.empty() && std::isdigit(static_cast<unsigned char>(name.front())) == 0 &&
-         std::all_of(name.begin(), name.end(), fits);
+         std::ranges::all_of(name, fits);
 }
 
 }  // namespace
@@ -26,8 +26,7 @@ std::string set_environment(const std::string& option, const std::string& text) 
   const std::string name = text.substr(0, equals);
   if (!is_variable_name(name)) text::throw_usage(option + ": expected NAME=VALUE, got '" + text + "'");
   const auto is_own = [&name](const char* own) { return name == own; };
-  if (std::any_of(environment::kInternal.begin(), environment::kInternal.end(), is_own) ||
-      is_own(environment::kSupervisorFd)) {
+  if (std::ranges::any_of(environment::kInternal, is_own) || is_own(environment::kSupervisorFd)) {
     text::throw_usage(option + ": expected a variable of the program, got " + name + ", which Syncrun sets itself");
   }
   if (equals != std::string::npos) {

@@ -196,8 +196,7 @@ std::string advice_on_option(const std::string& word, std::span<const std::strin
                  [](unsigned char each) { return each == '_' ? '-' : static_cast<char>(std::tolower(each)); });
   // mpirun accepts long options with one dash too. A number may follow a letter, such as -N2.
   for (const std::string& spelled : {letter.empty() ? name : letter, has_two_dashes ? name : "-" + name}) {
-    const auto found = std::find_if(kForeignOptions.begin(), kForeignOptions.end(),
-                                    [&](const ForeignOption& each) { return each.name == spelled; });
+    const auto found = std::ranges::find(kForeignOptions, spelled, &ForeignOption::name);
     if (found != kForeignOptions.end()) return std::string(found->advice);
   }
   if (!has_two_dashes) return {};

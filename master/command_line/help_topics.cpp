@@ -120,8 +120,7 @@ std::span<const HelpTopic> help_topics() noexcept { return kTopics; }
 std::string names_of_topics() { return text::joined(kTopics, ", ", &HelpTopic::name); }
 
 std::string help_on_topic(std::string_view name) {
-  const auto found =
-      std::find_if(kTopics.begin(), kTopics.end(), [&](const HelpTopic& each) { return each.name == name; });
+  const auto found = std::ranges::find(kTopics, name, &HelpTopic::name);
   if (found == kTopics.end()) {
     text::throw_usage("syncrun help: expected one of " + names_of_topics() + "; got '" + std::string(name) + "'");
   }

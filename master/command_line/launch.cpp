@@ -50,12 +50,12 @@ bool has_hosts_of_its_own(const Variables& variables) {
                                 "HYDRA_HOST_FILE",
                                 "OMPI_MCA_orte_default_hostfile",
                                 "PRTE_MCA_prte_default_hostfile"};
-  return is_in_slurm(variables) || std::any_of(kSources.begin(), kSources.end(),
-                                               [&](const char* name) { return !value_of(variables, name).empty(); });
+  return is_in_slurm(variables) ||
+         std::ranges::any_of(kSources, [&](const char* name) { return !value_of(variables, name).empty(); });
 }
 
 bool is_from_command_line(const CommandOptions& options, std::string_view name) {
-  return std::any_of(options.given.begin(), options.given.end(), [name](const CommandOptions::Given& each) {
+  return std::ranges::any_of(options.given, [name](const CommandOptions::Given& each) {
     return each.name == name && each.source == kCommandLineSource;
   });
 }
@@ -218,10 +218,9 @@ bool is_for_other_nodes(std::string_view name) {
                               "MAIL", "TERM",     "DISPLAY", "TMPDIR", "XAUTHORITY", "LS_COLORS", "_"};
   constexpr std::array kStarts{"OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "SLURM_", "SSH_", "XDG_", "DBUS_"};
   const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
-  return std::all_of(name.begin(), name.end(), is_letter) && !is_of_task(name) &&
-         std::find(kNames.begin(), kNames.end(), name) == kNames.end() &&
-         std::none_of(kStarts.begin(), kStarts.end(), [&](const char* start) { return name.starts_with(start); }) &&
-         std::find(environment::kInternal.begin(), environment::kInternal.end(), name) == environment::kInternal.end();
+  return std::ranges::all_of(name, is_letter) && !is_of_task(name) && std::ranges::find(kNames, name) == kNames.end() &&
+         std::ranges::none_of(kStarts, [&](const char* start) { return name.starts_with(start); }) &&
+         std::ranges::find(environment::kInternal, name) == environment::kInternal.end();
 }
 
 /// As it was called, if that is a path to this file. Links on the way may lead to other places on other nodes.
@@ -277,7 +276,7 @@ void add(std::vector<std::string>& to, std::initializer_list<std::string> words)
 
 const OptionRow& row_of_option(std::string_view name) {
   const auto table = option_table();
-  return *std::find_if(table.begin(), table.end(), [name](const OptionRow& row) { return row.name == name; });
+  return *std::ranges::find(table, name, &OptionRow::name);
 }
 
 /// Whether an option of the configuration file has no effect in this job, such as a rule for log files without a folder.
@@ -324,7 +323,7 @@ bool is_of_task(std::string_view name) {
                                                        "OMPI_MCA_orte_launch",
                                                        "OMPI_NUM_APP_CTX",
                                                        "OMPI_UNIVERSE_SIZE"});
-  return std::any_of(kStarts.begin(), kStarts.end(), [name](const char* start) { return name.starts_with(start); });
+  return std::ranges::any_of(kStarts, [name](const char* start) { return name.starts_with(start); });
 }
 
 InstalledTools tools_of_this_machine() {
@@ -379,12 +378,12 @@ std::optional<Launch> find_launch(const CommandOptions& options, const nodes::En
   if (launch.launcher == Launcher::open_mpi) {
     launch.variables = tools.variables();
     const auto is_given = [&](const std::string& name) {  // with --env, or in the configuration file
-      return std::any_of(options.program_variables.begin(), options.program_variables.end(),
-                         [&](const auto& each) { return each.name == name && each.source != "environment"; });
+      return std::ranges::any_of(options.program_variables,
+                                 [&](const auto& each) { return each.name == name && each.source != "environment"; });
     };
     std::erase_if(launch.variables,
                   [&](const std::string& name) { return !is_given(name) && !is_for_other_nodes(name); });
-    std::sort(launch.variables.begin(), launch.variables.end());
+    std::ranges::sort(launch.variables);
   }
   return launch;
 }
@@ -428,7 +427,7 @@ std::vector<std::string> task_command(const CommandOptions& options, const Launc
   if (!token.empty()) add(command, {kLaunchedTask, token});
   add(command, {"--nodes=" + std::to_string(launch.nodes)});
   for (const CommandOptions::Given& each : options.given) {
-    if (std::find(kOfThisOne.begin(), kOfThisOne.end(), each.name) != kOfThisOne.end()) continue;
+    if (std::ranges::find(kOfThisOne, each.name) != kOfThisOne.end()) continue;
     if (is_unused(options, each)) continue;
     add(command, {"--" + each.name + (row_of_option(each.name).value == nullptr ? "" : "=" + each.value)});
   }

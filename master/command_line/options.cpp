@@ -29,8 +29,7 @@ constexpr int kNothing = 255;
 
 std::size_t row_named(std::string_view name) {
   const auto table = option_table();
-  const auto found =
-      std::find_if(table.begin(), table.end(), [name](const OptionRow& row) { return row.name == name; });
+  const auto found = std::ranges::find(table, name, &OptionRow::name);
   return static_cast<std::size_t>(found - table.begin());
 }
 
@@ -67,7 +66,7 @@ std::string short_options() {
 const OptionRow& row_of(int which) {
   const auto table = option_table();
   if (which >= kFirstRow) return table[static_cast<std::size_t>(which - kFirstRow)];
-  return *std::find_if(table.begin(), table.end(), [which](const OptionRow& row) { return row.letter == which; });
+  return *std::ranges::find(table, which, &OptionRow::letter);
 }
 
 std::string name_of(const OptionRow& row) {
@@ -104,8 +103,7 @@ std::vector<std::string_view> own_options() {
 bool agrees(const std::string& processes, const std::vector<devices::DeviceId>& devices) {
   if (processes != "cpu" && processes != "gpu") return processes == std::to_string(devices.size());
   const DeviceKind wanted = processes == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
-  return std::all_of(devices.begin(), devices.end(),
-                     [&](const devices::DeviceId& device) { return device.kind == wanted; });
+  return std::ranges::all_of(devices, [&](const devices::DeviceId& device) { return device.kind == wanted; });
 }
 
 /// "2 CPU devices", or "2 devices of both kinds".
@@ -135,8 +133,7 @@ void check_words_for_devices(const std::string& list, const std::string& process
 }  // namespace
 
 std::string CommandOptions::value_of(const char* variable) const {
-  const auto found =
-      std::find_if(variables.begin(), variables.end(), [variable](const auto& each) { return each.first == variable; });
+  const auto found = std::ranges::find_if(variables, [variable](const auto& each) { return each.first == variable; });
   return found == variables.end() ? std::string() : found->second;
 }
 
@@ -147,7 +144,7 @@ std::string CommandOptions::effective(const char* variable) const {
 }
 
 bool CommandOptions::is_given(std::string_view name) const {
-  return std::any_of(given.begin(), given.end(), [name](const Given& each) { return each.name == name; });
+  return std::ranges::any_of(given, [name](const Given& each) { return each.name == name; });
 }
 
 void CommandOptions::note_variable(const std::string& name, const std::string& source) {
@@ -169,8 +166,8 @@ void respell(char*& word, std::deque<std::string>& respelled) {
 bool is_whole(std::string_view word, const std::vector<option>& long_names) {
   if (!word.starts_with("--") || word.size() == 2) return true;
   const std::string_view name = word.substr(2, word.find('=') - 2);
-  return std::any_of(long_names.begin(), long_names.end(),
-                     [name](const option& each) { return each.name != nullptr && each.name == name; });
+  return std::ranges::any_of(long_names,
+                             [name](const option& each) { return each.name != nullptr && each.name == name; });
 }
 
 bool ends_early(const CommandOptions& options) {
@@ -214,7 +211,7 @@ void take_variable(CommandOptions& options, const ConfigEntry& entry) {
   if (std::getenv(entry.name.c_str()) == nullptr) {
     set_environment(entry.place, entry.name + "=" + entry.value);
     options.note_variable(entry.name, entry.place);
-  } else if (std::none_of(options.program_variables.begin(), options.program_variables.end(), has_name)) {
+  } else if (std::ranges::none_of(options.program_variables, has_name)) {
     options.note_variable(entry.name, "environment");
   }
 }
@@ -273,7 +270,7 @@ void drop_rules_of_logs(CommandOptions& options, std::size_t from) {
 }  // namespace
 
 bool may_be_for_other_machines(const CommandOptions& options) {
-  return std::any_of(options.given.begin(), options.given.end(), [](const CommandOptions::Given& each) {
+  return std::ranges::any_of(options.given, [](const CommandOptions::Given& each) {
     const bool is_for_engine = each.name == "hosts" || each.name == "hostfile" || each.name == "spares" ||
                                each.name == "launcher" || each.name == "launcher-args" || each.name == "nodes";
     return is_for_engine && each.source == kCommandLineSource;
@@ -336,7 +333,7 @@ EnvironmentChanges environment_for(const CommandOptions& options) {
   for (const OptionRow& row : option_table()) {
     const auto is_same = [&](const auto& other) { return std::string_view(row.variable) == other.first; };
     // --tag and --no-tag have one variable.
-    if (row.variable == nullptr || std::any_of(changes.set.begin(), changes.set.end(), is_same)) continue;
+    if (row.variable == nullptr || std::ranges::any_of(changes.set, is_same)) continue;
     if (std::string value = options.value_of(row.variable); !value.empty())
       changes.set.emplace_back(row.variable, std::move(value));
   }

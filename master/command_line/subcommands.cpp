@@ -69,8 +69,7 @@ std::span<const Subcommand> subcommands() noexcept { return kSubcommands; }
 const Subcommand* find_subcommand(int argc, char** argv) noexcept {
   if (argc < 2) return nullptr;
   const std::string_view word = argv[1];
-  const auto found =
-      std::find_if(kSubcommands.begin(), kSubcommands.end(), [&](const Subcommand& each) { return each.name == word; });
+  const auto found = std::ranges::find(kSubcommands, word, &Subcommand::name);
   return found == kSubcommands.end() ? nullptr : &*found;
 }
 

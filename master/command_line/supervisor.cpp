@@ -137,8 +137,7 @@ bool Supervisor::can_be_started_again(const Conclusion& conclusion) const {
   const bool has_failed = !conclusion.message.empty();
   const bool is_gone = is_over();  // processes that could not be killed may hold devices
   const auto is_usage = [](const auto& detail) { return detail.first == "kind" && detail.second == "usage"; };
-  const bool refused_options =
-      !had_workers_ && std::any_of(conclusion.details.begin(), conclusion.details.end(), is_usage);
+  const bool refused_options = !had_workers_ && std::ranges::any_of(conclusion.details, is_usage);
   const bool may_fare_better = !end_.went_on && conclusion.exit_code != kUsageExit && !refused_options;
   const bool was_told_to_stop = conclusion.exit_code == kRequeueExitCode;  // by a signal that syncrun need not know
   return has_failed && is_gone && end_.said_hello && first_signal_ == 0 && may_fare_better && !was_told_to_stop;

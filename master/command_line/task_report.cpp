@@ -78,13 +78,12 @@ std::optional<TaskReport> report_in(std::string_view line, const std::string& to
   const auto at = line.find(mark);
   if (at == std::string_view::npos) return std::nullopt;
   std::string_view word = line.substr(at + mark.size());
-  const auto end = std::find_if(word.begin(), word.end(), [](char c) { return !is_plain(c) && c != '%'; });
+  const auto end = std::ranges::find_if(word, [](char c) { return !is_plain(c) && c != '%'; });
   const auto text = from_word(word.substr(0, static_cast<std::size_t>(end - word.begin())));
   if (!text) return std::nullopt;
   const protocol::FailureDetails fields = protocol::decoded_details(*text);
   const auto field = [&](std::string_view name) {
-    const auto found =
-        std::find_if(fields.begin(), fields.end(), [name](const auto& each) { return each.first == name; });
+    const auto found = std::ranges::find_if(fields, [name](const auto& each) { return each.first == name; });
     return found == fields.end() ? std::string() : found->second;
   };
   const auto number = [&](std::string_view name) {
@@ -93,7 +92,7 @@ std::optional<TaskReport> report_in(std::string_view line, const std::string& to
     std::from_chars(value.data(), value.data() + value.size(), result);
     return result;
   };
-  const auto kind = std::find(kKindNames.begin(), kKindNames.end(), field("kind")) - kKindNames.begin();
+  const auto kind = std::ranges::find(kKindNames, field("kind")) - kKindNames.begin();
   if (kind == static_cast<std::ptrdiff_t>(kKindNames.size())) return std::nullopt;
   TaskReport report{
       .kind = static_cast<TaskReport::Kind>(kind), .task = number("task"), .host = field("host"), .job = field("job")};

@@ -19,11 +19,11 @@ constexpr std::array<std::pair<std::string_view, BindTo>, 5> kWords{{{"none", Bi
                                                                      {"numa", BindTo::numa},
                                                                      {"device", BindTo::device}}};
 
-bool has(std::span<const int> cores, int core) { return std::binary_search(cores.begin(), cores.end(), core); }
+bool has(std::span<const int> cores, int core) { return std::ranges::binary_search(cores, core); }
 
 std::vector<int> common_to(std::span<const int> cores, std::span<const int> others) {
   std::vector<int> both;
-  std::copy_if(cores.begin(), cores.end(), std::back_inserter(both), [&](int core) { return has(others, core); });
+  std::ranges::copy_if(cores, std::back_inserter(both), [&](int core) { return has(others, core); });
   return both;
 }
 
@@ -44,7 +44,7 @@ std::vector<std::vector<int>> units_to_share(int workers, std::span<const int> a
 
 void add_sorted(std::vector<int>& cores, std::span<const int> more) {
   cores.insert(cores.end(), more.begin(), more.end());
-  std::sort(cores.begin(), cores.end());
+  std::ranges::sort(cores);
   cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
 }
 
@@ -86,8 +86,7 @@ BindTo choice_in_environment() {
 }  // namespace
 
 std::optional<BindTo> parse_bind_to(std::string_view text) noexcept {
-  const auto* const found =
-      std::find_if(kWords.begin(), kWords.end(), [&](const auto& each) { return each.first == text; });
+  const auto* const found = std::ranges::find_if(kWords, [&](const auto& each) { return each.first == text; });
   return found == kWords.end() ? std::nullopt : std::optional(found->second);
 }
 

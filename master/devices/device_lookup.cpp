@@ -29,13 +29,12 @@ std::string known_devices(const std::vector<std::string>& devices, const std::ve
 
 Device find_device(const std::vector<std::string>& devices, const std::vector<DeviceName>& names,
                    std::string_view name) {
-  const auto named =
-      std::find_if(names.begin(), names.end(), [&](const DeviceName& known) { return known.name == name; });
+  const auto named = std::ranges::find(names, name, &DeviceName::name);
   if (named != names.end()) {
     return {named->rank, named->name, devices[static_cast<std::size_t>(named->rank)], named->name};
   }
   const auto id = parse_device(name);
-  const auto found = std::find(devices.begin(), devices.end(), id ? to_string(*id) : std::string(name));
+  const auto found = std::ranges::find(devices, id ? to_string(*id) : std::string(name));
   if (found != devices.end()) {
     const Device device = device_of_rank(devices, names, static_cast<int>(found - devices.begin()));
     return {device.rank(), device.name(), device.id(), device.id()};
@@ -51,8 +50,7 @@ Device device_of_rank(const std::vector<std::string>& devices, const std::vector
                       std::to_string(rank) + "; Session::world_size returns the number of ranks");
   }
   const std::string& id = devices[static_cast<std::size_t>(rank)];
-  const auto named =
-      std::find_if(names.begin(), names.end(), [&](const DeviceName& known) { return known.rank == rank; });
+  const auto named = std::ranges::find(names, rank, &DeviceName::rank);
   return {rank, named == names.end() ? id : named->name, id, std::to_string(rank)};
 }
 

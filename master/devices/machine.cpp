@@ -94,8 +94,7 @@ std::optional<Machine> machine_by_hwloc(std::string& why) {
            [&](int, std::vector<int> cores) { machine.sockets.push_back(std::move(cores)); });
   for_each(hwloc, made, HWLOC_OBJ_NUMANODE, [&](int number, std::vector<int> cores) {
     // Cores may have a second node, of another kind of memory. The first one is the usual memory.
-    const bool is_known = std::any_of(machine.nodes.begin(), machine.nodes.end(),
-                                      [&](const NumaNode& node) { return node.cores == cores; });
+    const bool is_known = std::ranges::any_of(machine.nodes, [&](const NumaNode& node) { return node.cores == cores; });
     if (!is_known) machine.nodes.push_back({number, std::move(cores)});
   });
   return machine;

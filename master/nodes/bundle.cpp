@@ -26,8 +26,7 @@ Bundle::Bundle(MessageReader& message) : command_(message.get<std::uint64_t>()),
   message.get_all(std::span(rows_));
   for (const std::uint64_t size : sizes) pieces_.push_back(message.get_bytes(size));
   const auto is_unknown = [this](Piece piece) { return piece >= pieces_.size(); };
-  if (std::any_of(rows_.begin(), rows_.end(), is_unknown))
-    throw_unreadable("it refers to pieces that it does not have");
+  if (std::ranges::any_of(rows_, is_unknown)) throw_unreadable("it refers to pieces that it does not have");
 }
 
 Bundle::Piece Bundle::add_piece(std::vector<std::byte> bytes) {
@@ -47,7 +46,7 @@ void Bundle::add(int node, std::span<const Piece> pieces) {
 }
 
 std::optional<std::vector<std::byte>> Bundle::message_of(int node) const {
-  const auto found = std::lower_bound(receivers_.begin(), receivers_.end(), node);
+  const auto found = std::ranges::lower_bound(receivers_, node);
   if (found == receivers_.end() || *found != node) return std::nullopt;
   std::vector<std::byte> message;
   for (const Piece piece : pieces_of(static_cast<std::size_t>(found - receivers_.begin())))
@@ -56,7 +55,7 @@ std::optional<std::vector<std::byte>> Bundle::message_of(int node) const {
 }
 
 std::optional<std::vector<std::byte>> Bundle::part_of(const NodeTree::Branch& branch) const {
-  const auto begin = std::lower_bound(receivers_.begin(), receivers_.end(), branch.child);
+  const auto begin = std::ranges::lower_bound(receivers_, branch.child);
   const auto end = std::lower_bound(begin, receivers_.end(), branch.end);
   if (begin == end) return std::nullopt;
   std::vector<Piece> numbers(pieces_.size(), kNoPiece);  // by piece: its number in the message

@@ -111,7 +111,7 @@ bool NodeExchange::look() {
 bool NodeExchange::has_news() const {
   if (open_count_.load(std::memory_order_acquire) == 0) return false;
   const os::MutexLock lock(mutex_);
-  return std::any_of(open_.begin(), open_.end(), [this](const Open& open) {
+  return std::ranges::any_of(open_, [this](const Open& open) {
     const protocol::NodeRequest& request = control_.worker(open.parts[open.own].leader).exchange;
     const bool has_failed = control_.command_in(open.slot).failed.load(std::memory_order_seq_cst) == open.id;
     return request.asked.load(std::memory_order_seq_cst) != request.taken.load(std::memory_order_relaxed) ||
@@ -123,7 +123,7 @@ bool NodeExchange::has_news() const {
 bool NodeExchange::awaits_messages() const {
   if (open_count_.load(std::memory_order_acquire) == 0) return false;
   const os::MutexLock lock(mutex_);
-  return std::any_of(open_.begin(), open_.end(), [](const Open& open) { return open.pending.has_value(); });
+  return std::ranges::any_of(open_, [](const Open& open) { return open.pending.has_value(); });
 }
 
 /// The order matters. A rank fails before it leaves, so the others hear of the failure first. And what a leader has asked
@@ -207,14 +207,13 @@ void NodeExchange::take(int node, MessageReader& message) {
   const auto id = message.get<std::uint64_t>();
   const os::MutexLock lock(mutex_);
   if (take_along_vote_tree(id, node, message)) return;
-  const auto open = std::find_if(open_.begin(), open_.end(), [id](const Open& one) { return one.id == id; });
+  const auto open = std::ranges::find(open_, id, &Open::id);
   if (open != open_.end()) take_for(*open, node, message);
   else if (id > last_added_) early_[id].push_back({node, message.keep()});
 }
 
 void NodeExchange::take_for(Open& open, int node, MessageReader& message) {
-  const auto part =
-      std::find_if(open.parts.begin(), open.parts.end(), [node](const Part& one) { return one.node == node; });
+  const auto part = std::ranges::find(open.parts, node, &Part::node);
   if (part == open.parts.end()) throw Error(ErrorKind::system, "a message came about a command of other nodes");
   switch (message.kind()) {
     case MessageKind::exchange: take_block(open, *part, message); break;
@@ -396,7 +395,7 @@ void NodeExchange::pass_on_votes(std::uint64_t id, VoteTree& tree) {
 void NodeExchange::announce(std::uint64_t id, const VoteTree& tree, protocol::Vote verdict) {
   for (const int child : tree.children()) sender_.send(child, message_about(id, MessageKind::verdict, verdict).take());
   vote_trees_.erase(id);
-  const auto open = std::find_if(open_.begin(), open_.end(), [id](const Open& one) { return one.id == id; });
+  const auto open = std::ranges::find(open_, id, &Open::id);
   if (open != open_.end()) note_verdict(*open, verdict);
 }
 

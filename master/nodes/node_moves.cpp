@@ -81,12 +81,11 @@ void NodeMoves::take_supply(MessageReader& message) {
   supply.earlier = message.get_list<protocol::Dependency>();
   if (!is_here(supply.from)) throw Error(ErrorKind::system, "values of a rank of another node were asked for");
   const auto has_slot = [&](std::uint64_t slot) { return slot < control_.slots(); };
-  const bool are_known =
-      has_slot(supply.slot) && supply.to >= 0 && supply.to < control_.world_size() &&
-      supply.variable <= segment_.bytes() - sizeof(protocol::VariableEntry) &&
-      std::all_of(supply.earlier.begin(), supply.earlier.end(), [&](const protocol::Dependency& earlier) {
-        return earlier.slot == protocol::Dependency::kOnlyReads || has_slot(earlier.slot);
-      });
+  const bool are_known = has_slot(supply.slot) && supply.to >= 0 && supply.to < control_.world_size() &&
+                         supply.variable <= segment_.bytes() - sizeof(protocol::VariableEntry) &&
+                         std::ranges::all_of(supply.earlier, [&](const protocol::Dependency& earlier) {
+                           return earlier.slot == protocol::Dependency::kOnlyReads || has_slot(earlier.slot);
+                         });
   if (!are_known) {
     throw Error(ErrorKind::system, "values were asked for a move in slot " + std::to_string(supply.slot) + " to rank " +
                                        std::to_string(supply.to) + ", which does not exist");
@@ -99,18 +98,17 @@ void NodeMoves::take_supply(MessageReader& message) {
 
 bool NodeMoves::is_ready(const Supply& supply) const noexcept {
   const std::uint64_t done = control_.worker(supply.from).done.load(std::memory_order_seq_cst);
-  return std::all_of(supply.earlier.begin(), supply.earlier.end(),
-                     [done](const protocol::Dependency& earlier) { return earlier.id <= done; });
+  return std::ranges::all_of(supply.earlier,
+                             [done](const protocol::Dependency& earlier) { return earlier.id <= done; });
 }
 
 /// On the master's node, the earlier command may have been collected, and its slot may contain another one. Then the
 /// master has marked the move before.
 bool NodeMoves::must_fail(const Supply& supply) const noexcept {
-  const bool has_failed =
-      std::any_of(supply.earlier.begin(), supply.earlier.end(), [this](const protocol::Dependency& earlier) {
-        if (earlier.slot == protocol::Dependency::kOnlyReads) return false;
-        return control_.command_in(earlier.slot).failed.load(std::memory_order_seq_cst) == earlier.id;
-      });
+  const bool has_failed = std::ranges::any_of(supply.earlier, [this](const protocol::Dependency& earlier) {
+    if (earlier.slot == protocol::Dependency::kOnlyReads) return false;
+    return control_.command_in(earlier.slot).failed.load(std::memory_order_seq_cst) == earlier.id;
+  });
   return has_failed || control_.command_in(supply.slot).spoiled.load(std::memory_order_seq_cst) == supply.id;
 }
 
@@ -145,8 +143,7 @@ bool NodeMoves::send_ready() {
 
 /// Supplies to a rank are in the order of their numbers.
 void NodeMoves::note_owed(std::int32_t to) {
-  const auto first =
-      std::find_if(supplies_.begin(), supplies_.end(), [to](const Supply& supply) { return supply.to == to; });
+  const auto first = std::ranges::find(supplies_, to, &Supply::to);
   control_.worker(to).owed.store(first == supplies_.end() ? 0 : first->id, std::memory_order_seq_cst);
 }
 
@@ -250,7 +247,7 @@ void NodeMoves::forget(std::uint64_t last) {
 
 bool NodeMoves::has_news() const {
   const os::MutexLock lock(mutex_);
-  return std::any_of(supplies_.begin(), supplies_.end(), [this](const Supply& supply) { return is_ready(supply); });
+  return std::ranges::any_of(supplies_, [this](const Supply& supply) { return is_ready(supply); });
 }
 
 }  // namespace syncrun::detail::master::nodes

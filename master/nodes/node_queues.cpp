@@ -20,8 +20,7 @@ constexpr os::Milliseconds kKilledLimit{5000};
 }  // namespace
 
 NodeQueues::Queue* NodeQueues::find(std::uint64_t number) noexcept {
-  const auto found =
-      std::find_if(queues_.begin(), queues_.end(), [number](const auto& queue) { return queue->number == number; });
+  const auto found = std::ranges::find_if(queues_, [number](const auto& queue) { return queue->number == number; });
   return found == queues_.end() ? nullptr : found->get();
 }
 
@@ -127,9 +126,8 @@ bool NodeQueues::report_news(Queue& queue) {
 }
 
 void NodeQueues::watch_when_started(Queue& queue) {
-  const bool have_started = std::all_of(queue.told.begin(), queue.told.end(), [](const ToldOfProducer& producer) {
-    return producer.state != protocol::ProducerState::starting;
-  });
+  const bool have_started = std::ranges::all_of(
+      queue.told, [](const ToldOfProducer& producer) { return producer.state != protocol::ProducerState::starting; });
   if (have_started && !std::exchange(queue.is_watched, true)) queue.producers->watch();
 }
 
@@ -202,7 +200,7 @@ bool NodeQueues::has_news(const Queue& queue) noexcept {
 }
 
 bool NodeQueues::has_news() const noexcept {
-  return std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) {
+  return std::ranges::any_of(queues_, [](const auto& queue) {
     return (queue->producers->lost() >= 0 && !queue->has_told_loss) || has_news(*queue);
   });
 }

@@ -76,7 +76,7 @@ void add_names(settings::Settings& settings, const std::vector<NameOnNode>& name
   for (const auto& [node, device] : names) {
     const std::string& name = device.name;
     const auto same = [&name](const NameOnNode& other) { return other.device.name == name; };
-    const bool is_unique = std::count_if(names.begin(), names.end(), same) == 1;
+    const bool is_unique = std::ranges::count_if(names, same) == 1;
     settings.device_names.push_back({is_unique ? name : node + ":" + name, device.rank});
   }
 }
@@ -85,7 +85,7 @@ void add_names(settings::Settings& settings, const std::vector<NameOnNode>& name
 void check_hosts(const settings::Settings& settings, std::string_view list) {
   const auto& known = settings.node_names;
   for (const std::string& host : devices::hosts_in(list)) {
-    if (std::find(known.begin(), known.end(), host) != known.end()) continue;
+    if (std::ranges::find(known, host) != known.end()) continue;
     text::throw_usage("the list of devices " + detail::master::devices::quoted(list) + " names " +
                       detail::master::devices::quoted(host) + ", expected one of the nodes " + text::joined(known));
   }
@@ -405,8 +405,7 @@ std::optional<RankEnd> NodesPool::known_end(int rank) const {
 process::ChildEnd NodesPool::await_end(int rank) {
   if (place().has(rank)) return local_.await_end(rank);
   const auto& nodes = settings_.nodes;
-  const auto there =
-      std::find_if(nodes.begin(), nodes.end(), [rank](const protocol::NodePlace& node) { return node.has(rank); });
+  const auto there = std::ranges::find_if(nodes, [rank](const protocol::NodePlace& node) { return node.has(rank); });
   const auto is_known = [&] {
     return known_end(rank).has_value() || group_.is_lost(there->node) || group_.tree().is_broken();
   };
@@ -450,7 +449,7 @@ RankProgress NodesPool::last_progress(int rank) const {
 bool NodesPool::is_debugged() const {
   if (local_.is_debugged()) return true;
   const os::MutexLock lock(mutex_);
-  return std::any_of(progress_.begin(), progress_.end(), [](const auto& known) { return known.second.tracer != 0; });
+  return std::ranges::any_of(progress_, [](const auto& known) { return known.second.tracer != 0; });
 }
 
 /// Only processes of this machine can be looked at.

@@ -70,8 +70,7 @@ std::vector<SegmentRange> RowMirror::take_missing(const os::Segment& segment, co
   std::vector<SegmentRange> missing;
   if (command.kind == protocol::CommandKind::call) add_rows_of_call(segment, command, node, missing);
   if (command.kind == protocol::CommandKind::transfer) add_values_of_transfer(segment, command, node, missing);
-  std::sort(missing.begin(), missing.end(),
-            [](const SegmentRange& a, const SegmentRange& b) { return a.begin < b.begin; });
+  std::ranges::sort(missing, [](const SegmentRange& a, const SegmentRange& b) { return a.begin < b.begin; });
   std::vector<SegmentRange> joined;
   for (const SegmentRange& range : missing) {
     if (!joined.empty() && joined.back().end == range.begin) joined.back().end = range.end;

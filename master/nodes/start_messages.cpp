@@ -81,8 +81,7 @@ std::vector<std::string> names_of_nodes(const std::vector<NodeIdentity>& identit
   std::vector<std::string> names;
   for (std::size_t node = 0; node < identities.size(); ++node) {
     const std::string& host = identities[node].host;
-    const auto same = std::count_if(identities.begin(), identities.end(),
-                                    [&](const NodeIdentity& other) { return other.host == host; });
+    const auto same = std::ranges::count_if(identities, [&](const NodeIdentity& other) { return other.host == host; });
     names.push_back(same > 1 ? host + "." + std::to_string(node) : host);
   }
   return names;

@@ -50,7 +50,7 @@ std::string line_of(const RankState& state) {
 
 int culprit_of(const std::vector<RankState>& states) noexcept {
   const auto comes_before = [](const RankState& a, const RankState& b) { return activity_of(a) < activity_of(b); };
-  const auto first = std::min_element(states.begin(), states.end(), comes_before);
+  const auto first = std::ranges::min_element(states, comes_before);
   if (first == states.end() || activity_of(*first) == Activity::over) return -1;
   return static_cast<int>(first - states.begin());
 }
@@ -66,8 +66,7 @@ void take_stacks(std::vector<RankState>& states) {
   auto stuck = of([](Activity standing) { return standing < Activity::waiting; });
   if (stuck.empty()) stuck = of([](Activity standing) { return standing == Activity::waiting; });
   // Most likely culprits first, in case there is no time for all.
-  std::stable_sort(stuck.begin(), stuck.end(),
-                   [](const auto* a, const auto* b) { return activity_of(*a) < activity_of(*b); });
+  std::ranges::stable_sort(stuck, [](const auto* a, const auto* b) { return activity_of(*a) < activity_of(*b); });
   std::vector<int> pids;
   for (const RankState* state : stuck) pids.push_back(state->pid);
   auto stacks = native_stacks(pids, kStacksLimit);

@@ -8,8 +8,7 @@ void Coverage::add(std::int64_t begin_ns, std::int64_t end_ns) {
   sum_ns_ += end_ns - begin_ns;
   first_ns_ = std::min(first_ns_, begin_ns);
   last_ns_ = std::max(last_ns_, end_ns);
-  const auto first =
-      std::find_if(open_.begin(), open_.end(), [&](const Interval& at) { return at.end_ns >= begin_ns; });
+  const auto first = std::ranges::find_if(open_, [&](const Interval& at) { return at.end_ns >= begin_ns; });
   auto last = first;
   Interval merged{begin_ns, end_ns};
   for (; last != open_.end() && last->begin_ns <= end_ns; ++last) {
@@ -20,7 +19,7 @@ void Coverage::add(std::int64_t begin_ns, std::int64_t end_ns) {
 }
 
 void Coverage::settle(std::int64_t before_ns) {
-  const auto end = std::find_if(open_.begin(), open_.end(), [&](const Interval& at) { return at.end_ns >= before_ns; });
+  const auto end = std::ranges::find_if(open_, [&](const Interval& at) { return at.end_ns >= before_ns; });
   for (auto at = open_.begin(); at != end; ++at) settled_ns_ += at->end_ns - at->begin_ns;
   open_.erase(open_.begin(), end);
 }

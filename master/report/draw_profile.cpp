@@ -137,10 +137,9 @@ std::vector<const CallProfile*> ranks_of(const ReportedFunction& function) {
 /// Keeps the slowest ranks, in the order of ranks.
 void keep_slowest(std::vector<const CallProfile*>& ranks) {
   if (ranks.size() <= kMostRanksShown) return;
-  std::stable_sort(ranks.begin(), ranks.end(),
-                   [](const auto* a, const auto* b) { return own_time(*a) > own_time(*b); });
+  std::ranges::stable_sort(ranks, [](const auto* a, const auto* b) { return own_time(*a) > own_time(*b); });
   ranks.resize(kMostRanksShown);
-  std::sort(ranks.begin(), ranks.end(), [](const auto* a, const auto* b) { return a->rank < b->rank; });
+  std::ranges::sort(ranks, [](const auto* a, const auto* b) { return a->rank < b->rank; });
 }
 
 std::string shown_text(std::size_t shown, std::size_t all) {
@@ -202,8 +201,8 @@ std::string draw_function(const ReportedProfile& profile, const ReportedFunction
   }
   std::vector<const CallProfile*> ranks = ranks_of(function);
   if (ranks.empty()) return text;
-  const CallProfile* const slowest = *std::max_element(
-      ranks.begin(), ranks.end(), [](const auto* a, const auto* b) { return own_time(*a) < own_time(*b); });
+  const CallProfile* const slowest =
+      *std::ranges::max_element(ranks, [](const auto* a, const auto* b) { return own_time(*a) < own_time(*b); });
   nanoseconds all{};
   for (const CallProfile* line : ranks) all = std::max(all, line->whole.total);
   text += slowest_text(profile, ranks, *slowest);
@@ -233,8 +232,7 @@ std::string draw_profile(const ReportedProfile& profile, const std::string& titl
     functions.push_back(&function);
     for (const CallProfile& line : function.lines) calls += line.rank < 0 ? line.calls : 0;
   }
-  std::stable_sort(functions.begin(), functions.end(),
-                   [](const auto* a, const auto* b) { return longest_of(*a) > longest_of(*b); });
+  std::ranges::stable_sort(functions, [](const auto* a, const auto* b) { return longest_of(*a) > longest_of(*b); });
   const nanoseconds overlap = profile.calls - profile.busy;
   std::string text =
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"

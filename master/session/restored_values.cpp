@@ -15,9 +15,7 @@ namespace syncrun::detail::master::session {
 
 namespace {
 
-bool contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
+bool contains(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
 /// The survivors that have a copy that should be equal to that of the lost rank: those with the same kind of device.
 /// Devices of different kinds round differently, so their copies differ slightly after they have computed. If there are
@@ -30,7 +28,7 @@ std::vector<int> comparable_survivors(const devices::RankDevices& devices, const
   }
   if (survivors.empty()) return survivors;
   const auto is_alike = [&](int other) { return devices.kind_of(other) == devices.kind_of(rank); };
-  const auto alike = std::find_if(survivors.begin(), survivors.end(), is_alike);
+  const auto alike = std::ranges::find_if(survivors, is_alike);
   const DeviceKind kind = devices.kind_of(alike == survivors.end() ? survivors.front() : *alike);
   std::erase_if(survivors, [&](int other) { return devices.kind_of(other) != kind; });
   return survivors;
@@ -73,7 +71,7 @@ bool restore_copy(calls::SystemCommands& commands, records::VariableRecord& vari
 void restore_variable(calls::SystemCommands& commands, records::VariableRecord& variable, const std::vector<int>& lost,
                       Failure& failure) {
   auto& undefined = failure.undefined;
-  const bool is_listed = std::find(undefined.begin(), undefined.end(), variable.name) != undefined.end();
+  const bool is_listed = std::ranges::find(undefined, variable.name) != undefined.end();
   if (variable.value) {  // copies come to a new worker when a call uses them
     if (variable.value->failure && !is_listed) undefined.push_back(variable.name);
     return;
@@ -105,8 +103,7 @@ void pass_on(calls::SystemCommands& commands, const records::Registry& registry,
     if (object.failure) return;  // there is none on the other ranks either
     for (const int rank : ranks) {
       dispatch::construct_object(commands, object, protocol::RankSet::only(rank));
-      if (std::find(object.renewed.begin(), object.renewed.end(), rank) == object.renewed.end())
-        object.renewed.push_back(rank);
+      if (std::ranges::find(object.renewed, rank) == object.renewed.end()) object.renewed.push_back(rank);
     }
   });
 }

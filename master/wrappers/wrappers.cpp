@@ -147,8 +147,7 @@ std::optional<std::size_t> Wrappers::most_shared_bytes() const {
 }
 
 const Wrappers::Wrapper* Wrappers::wrapper_of(int rank) const noexcept {
-  const auto found =
-      std::find_if(all_.begin(), all_.end(), [rank](const Wrapper& wrapper) { return wrapper.ranks.has(rank); });
+  const auto found = std::ranges::find_if(all_, [rank](const Wrapper& wrapper) { return wrapper.ranks.has(rank); });
   return found == all_.end() ? nullptr : &*found;
 }
 
