@@ -126,6 +126,8 @@ class MessageWriter {
       put_text(field);
     } else if constexpr (requires { field.first; }) {
       put_fields(std::tie(field.first, field.second));
+    } else if constexpr (std::is_trivially_copyable_v<typename T::value_type>) {
+      put_list(std::span(field));
     } else {
       put(field.size());
       for (const auto& each : field) put_field(each);
@@ -198,6 +200,8 @@ class MessageReader {
       field = get_text();
     } else if constexpr (requires { field.first; }) {
       get_fields(std::tie(field.first, field.second));
+    } else if constexpr (std::is_trivially_copyable_v<typename T::value_type>) {
+      field = get_list<typename T::value_type>();
     } else {
       for (auto left = get<std::size_t>(); left != 0; --left) get_field(field.emplace_back());
     }

@@ -249,7 +249,7 @@ void Protocol::mark_dependents(State& state, Byte id) const {
   }
 }
 
-/// CommandDispatcher::spoil_on_nodes: again for all that are in flight.
+/// CommandDispatcher::note_spoiled: again for all that are in flight.
 void Protocol::send_spoils(State& state) const {
   for (Byte id = 1; id < state.master.next; ++id) {
     const Byte slot = state.master.slot_of[id];

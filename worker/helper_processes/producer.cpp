@@ -27,7 +27,7 @@ class ProducerCore {
         block_(segment.at(spec.queue)),
         session_(*segment.at<protocol::ControlHeader>(0)),
         to_master_(segment.at<protocol::ControlHeader>(0)->to_master),
-        has_rows_here_only_(spec.is_on_every_node),
+        has_rows_here_only_(spec.is_on_every_node && session_.place.has_others()),
         index_(index),
         count_(block_.batches_of(index)) {
     dropped_.reserve(static_cast<std::size_t>(count_));

@@ -25,6 +25,7 @@ class InterruptionOfACall : public testing::Test {
     attachment_.segment = os::Segment::create(os::Segment::kSmallestReservation);
     attachment_.control = protocol::ControlBlock(attachment_.segment.base(), 2);
     attachment_.world_size = 2;
+    attachment_.place = protocol::NodePlace::alone(2);
     command().id = kId;
     command().ranks = protocol::RankSet::all(2);
   }
