@@ -1,19 +1,18 @@
-// Update rules and train steps on GPUs. The tests compare with numbers computed beforehand
-// (tests/api/update_reference.py and tests/support/torch_optim.py), and with the same steps computed serially here.
+// Update rules and train steps on GPUs. The tests compare with numbers of tests/support/torch_optim.py, and with the same
+// steps computed serially here.
 
 #include <cmath>
 #include <random>
 
-#include "tests/api/update_reference.hpp"
 #include "tests/gpu/on_gpus.hpp"
 #include "tests/gpu/update_bodies.hpp"
 #include "tests/support/least_squares.hpp"
 #include "tests/support/torch_optim_cases.hpp"
+#include "tests/support/velocity_rules.hpp"
 
 namespace gpu_test {
 namespace {
 
-namespace reference = update_reference;
 using least_squares::as;
 using least_squares::problem;
 using least_squares::Serial;
@@ -25,35 +24,18 @@ INSTANTIATE_ON_GPUS(GpuTrainStep);
 
 // ---- rules ----------------------------------------------------------------------------------------------------
 
-template <class Rule>
-Rule at_step(Rule rule, std::int64_t step) {
-  if constexpr (requires { rule.step; }) rule.step = step;
-  return rule;
-}
-
-template <class Rule, class Given, class T>
-void update_with(sr::CudaWorker& worker, const Given& rule, std::span<T> params, std::span<const T> gradient,
-                 std::span<T> first, std::span<T> second) {
-  constexpr std::size_t kStates = Rule::kState.size();
-  if constexpr (kStates == 0) sr::update(worker, rule, params, gradient);
-  else if constexpr (kStates == 1) sr::update(worker, rule, params, gradient, first);
-  else sr::update(worker, rule, params, gradient, first, second);
-}
-
-template <class Rule, class T>
-void all_steps(sr::CudaWorker& worker, Rule rule, sr::Broadcast<const T, 2> gradients, sr::Local<T, 1> params,
-               sr::Local<T, 1> first, sr::Local<T, 1> second) {
-  for (std::int64_t t = 0; t < gradients.rows(); ++t) {
-    update_with<Rule, Rule, T>(worker, at_step(rule, t + 1), params.span(), gradients[t].span(), first.span(),
-                               second.span());
-  }
-}
-
 template <class Rule, class T>
 void one_step(sr::CudaWorker& worker, sr::DeviceScalar<Rule> rule, sr::Broadcast<const T, 1> gradient,
-              sr::Local<T, 1> params, sr::Local<T, 1> first, sr::Local<T, 1> second) {
-  update_with<Rule, sr::DeviceScalar<Rule>, T>(worker, rule, params.span(), gradient.span(), first.span(),
-                                               second.span());
+              sr::Local<T, 1> params, sr::Local<T, 1> v) {
+  sr::update(worker, rule, params.span(), gradient.span(), v.span());
+}
+
+/// The rule is in device memory. The function is replayed from the third call on.
+TEST_P(GpuUpdate, OfAVelocityIsThatOfItsPaper) {
+  const auto f = [&]<class Rule, class T>() {
+    return session().function(sr::replayable(&one_step<Rule, T>), "replayed");
+  };
+  velocity_rules::expect_all(session(), f);
 }
 
 /// Takes a step with the elements after the first `skipped`.
@@ -63,7 +45,7 @@ void one_step_from(sr::CudaWorker& worker, Rule rule, std::int64_t skipped, sr::
   const auto rest = [skipped](const sr::Local<T, 1>& vector) {
     return vector.span().subspan(static_cast<std::size_t>(skipped));
   };
-  update_with<Rule, Rule, T>(worker, rule, rest(params), rest(gradient), rest(first), rest(second));
+  sr::update(worker, rule, rest(params), rest(gradient), rest(first), rest(second));
 }
 
 template <class T>
@@ -76,70 +58,6 @@ struct Vectors {
   }
   sr::Shared<T, 1> params, first, second;
 };
-
-template <class T>
-std::vector<T> reference_start() {
-  std::vector<T> start;
-  for (int i = 0; i < reference::kParameters; ++i) start.push_back(static_cast<T>(reference::start(i)));
-  return start;
-}
-
-template <class T>
-std::vector<T> reference_gradient(int step) {
-  std::vector<T> gradient;
-  for (int i = 0; i < reference::kParameters; ++i) gradient.push_back(static_cast<T>(reference::gradient(step, i)));
-  return gradient;
-}
-
-template <class T>
-void expect_values(const sr::Shared<T, 1>& params, int rank, const reference::Values& expected) {
-  const double tolerance = std::is_same_v<T, double> ? 1e-13 : 2e-6;
-  const auto got = params.get(rank);
-  for (int i = 0; i < reference::kParameters; ++i)
-    EXPECT_NEAR(got[i], expected[static_cast<std::size_t>(i)], tolerance) << "parameter " << i;
-}
-
-template <class T, class Rule>
-void expect_reference(sr::Session& session, const Rule& rule, const reference::Values& expected) {
-  std::vector<T> gradients;
-  for (int t = 1; t <= reference::kSteps; ++t) {
-    for (const T value : reference_gradient<T>(t)) gradients.push_back(value);
-  }
-  const auto data = session.data(gradients, sr::Shape{reference::kSteps, reference::kParameters});
-  const Vectors<T> vectors(session, reference_start<T>());
-  session.function(all_steps<Rule, T>)(rule, data, vectors.params, vectors.first, vectors.second);
-  for (int rank = 0; rank < session.world_size(); ++rank) expect_values(vectors.params, rank, expected);
-
-  // The same with the rule in device memory, replayed from the third call on.
-  const Vectors<T> replayed(session, reference_start<T>());
-  const auto f = session.function(sr::replayable(&one_step<Rule, T>), "replayed");
-  for (int t = 1; t <= reference::kSteps; ++t) {
-    f(at_step(rule, t), session.data(reference_gradient<T>(t)), replayed.params, replayed.first, replayed.second);
-  }
-  for (int rank = 0; rank < session.world_size(); ++rank) expect_values(replayed.params, rank, expected);
-}
-
-template <class Rule>
-void expect_reference(sr::Session& session, const char* name, const Rule& rule, const reference::Values& expected) {
-  SCOPED_TRACE(name);
-  expect_reference<double>(session, rule, expected);
-  expect_reference<float>(session, rule, expected);
-}
-
-TEST_P(GpuUpdate, GivesWhatItsPaperSays) {
-  expect_reference(session(), "sgd", sr::Sgd{.learning_rate = 0.1}, reference::kSgd);
-  expect_reference(session(), "momentum", sr::Momentum{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
-                   reference::kMomentum);
-  expect_reference(session(), "nesterov", sr::Nesterov{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
-                   reference::kNesterov);
-  expect_reference(session(), "adagrad", sr::Adagrad{.learning_rate = 0.1, .weight_decay = 0.01}, reference::kAdagrad);
-  expect_reference(session(), "rmsprop", sr::RmsProp{.learning_rate = 0.01, .weight_decay = 0.01}, reference::kRmsProp);
-  expect_reference(session(), "adadelta", sr::Adadelta{.weight_decay = 0.01}, reference::kAdadelta);
-  expect_reference(session(), "adam", sr::Adam{.learning_rate = 0.01}, reference::kAdam);
-  expect_reference(session(), "adamw", sr::Adam{.learning_rate = 0.01, .decoupled_weight_decay = 0.1},
-                   reference::kAdamW);
-  expect_reference(session(), "adamax", sr::Adamax{.learning_rate = 0.02, .weight_decay = 0.01}, reference::kAdamax);
-}
 
 // The lengths include multiples of what a thread reads at a time, and others. The longest exceeds the number of
 // threads. The vectors begin anywhere. The update must reach each element once, and no element outside.
