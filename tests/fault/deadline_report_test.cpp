@@ -116,30 +116,6 @@ TEST_P(DeadlineReport, SaysOfEveryRankWhereItIsAndForHowLong) {
   EXPECT_THAT(error.what(), ContainsRegex("\n    #[0-9]+ [^\n]*spin_for_ever"));
 }
 
-TEST_P(DeadlineReport, NamesAWorkerThatIsStoppedInItsBody) {
-  Session session(options());
-  const auto pids = session.worker_pids();
-  const Board board(session);
-  const auto f = session.function(
-      [](CpuWorker& worker, Comm& comm, int rank, BoardView board) {
-        if (worker.rank() == rank) {
-          field(board, 0).store(1);
-          sleep_for_ever();
-        }
-        comm.barrier();
-      },
-      "f");
-  auto future = f.async(last(), board.data(), {.timeout = kDeadline});
-  ASSERT_TRUE(board.reaches(0, 1));
-  stop(pids.back());
-  const Error error = error_of([&] { future.get(); });
-  expect_first_line(error, last(), "function, stopped by SIGSTOP", "f", pids);
-  EXPECT_EQ(error.failure().phase, "function");
-  EXPECT_EQ(state(error, last()).stop_signal, SIGSTOP);
-  SKIP_WITHOUT_STACK(state(error, last()));
-  EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("sleep_for_ever")));
-}
-
 /// All ranks come to the first barrier. The stopped rank stays in it. The others pass it and wait in the second
 /// barrier.
 void meet_twice(CpuWorker& worker, Comm& comm, int rank, BoardView board) {

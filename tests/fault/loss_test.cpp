@@ -1,5 +1,5 @@
 // A worker dies: in the body of a function, in the destructor of its object, while it is idle, and while its peers wait for
-// it, or it waits for them, in collectives and in the vote.
+// it, or it waits for them, in the vote. The matrix has the deaths while peers wait in a collective.
 
 #include <csignal>
 
@@ -110,53 +110,7 @@ TEST_P(LostWorkerOf, InADestructorIsNamedSo) {
   expect_over(session, error);
 }
 
-// ---- while ranks wait for each other --------------------------------------------------------------------------
-
-/// The collective in which the peers wait.
-enum class Meeting : std::uint8_t { barrier, large_all_reduce };
-
-void meet(Comm& comm, Meeting meeting) {
-  if (meeting == Meeting::barrier) return comm.barrier();
-  std::vector<double> values(1'000'000, comm.rank());
-  comm.all_reduce(std::span<double>(values), Reduction::sum);
-}
-
-void meet_without(CpuWorker& worker, Comm& comm, BoardView board, int missing, Meeting meeting) {
-  meet(comm, meeting);
-  field(board, worker.rank()).store(worker.rank() == missing ? 2 : 1);
-  if (worker.rank() == missing) {
-    // The peers are on their way into the collective. The rank dies when the master says that they sleep there.
-    while (field(board, Board::kFields - 2).load() == 0) ::sched_yield();
-    die(Death::kill, board);
-  }
-  meet(comm, meeting);
-}
-
-class LostPeer : public testing::TestWithParam<Meeting> {};
-
-TEST_P(LostPeer, ReleasesWhoWaitsInACollective) {
-  constexpr int kWorldSize = 3;
-  constexpr int kMissing = kWorldSize - 1;
-  Session session(workers(kWorldSize));
-  const auto pids = session.worker_pids();
-  Board board(session);
-  const auto f = session.function(meet_without, "meet_without");
-  auto future = f.async(board.data(), kMissing, GetParam());
-  for (int rank = 0; rank < kWorldSize; ++rank) ASSERT_TRUE(board.reaches(rank, 1));
-  for (int rank = 0; rank < kMissing; ++rank) ASSERT_TRUE(falls_asleep(pids[static_cast<std::size_t>(rank)]));
-  board.set(Board::kFields - 2, 1);
-  const Error error = error_of([&] { future.get(); });
-  expect_loss(error, {kMissing, "function", cause_of(Death::kill), "meet_without"}, pids, board.time_of_death());
-  for (const auto& released : error.failure().peers_released) {
-    if (released != Clock::time_point{}) {
-      EXPECT_LT(released - board.time_of_death(), kErrorLimit);
-    }
-  }
-  expect_over(session, error);
-}
-
-INSTANTIATE_TEST_SUITE_P(In, LostPeer, testing::Values(Meeting::barrier, Meeting::large_all_reduce),
-                         [](const auto& test) { return test.param == Meeting::barrier ? "Barrier" : "AllReduce"; });
+// ---- while ranks wait for each other in the vote --------------------------------------------------------------
 
 class LossWhileWaiting : public testing::Test {
  protected:

@@ -1,7 +1,6 @@
 // Functions that throw. The master gets the error with its rank and message, no rank is left waiting, and the session
 // can still be used.
 
-#include <csignal>
 #include <stdexcept>
 #include <tuple>
 
@@ -70,41 +69,6 @@ TEST_P(Exception, ReachesTheMasterWithRankAndMessageOrItsType) {
   expect_thrown(error, error.rank(), ErrorKind::function, "throw_on", "function", "row 17 is bad");
   expect_usable(session);
   session.close();
-}
-
-TEST_P(Exception, ReleasesWhoWaitsInACollective) {
-  if (GetParam() == 1) GTEST_SKIP() << "nobody waits";
-  const auto pids = session.worker_pids();
-  Board board(session);
-  const auto f = session.function(
-      [](CpuWorker& worker, Comm& comm, BoardView board, int rank, bool large) {
-        std::vector<float> values(large ? 500'000 : 1, 1);
-        comm.all_reduce(std::span<float>(values), Reduction::sum);
-        field(board, worker.rank()).fetch_add(1);
-        if (worker.rank() == rank) {
-          while (field(board, Board::kFields - 2).load() == 0) ::sched_yield();
-          field(board, Board::kTimeOfDeath).store(now_ns());
-          throw std::runtime_error("I do not come");
-        }
-        comm.all_reduce(std::span<float>(values), Reduction::sum);
-        comm.barrier();
-      },
-      "f");
-  int round = 0;
-  for (const bool large : {false, true}) {
-    for (const int rank : {last(), 0}) {
-      ++round;
-      board.set(Board::kFields - 2, 0);
-      auto future = f.async(board.data(), rank, large);
-      for (int other = 0; other < GetParam(); ++other) ASSERT_TRUE(board.reaches(other, round));
-      ASSERT_TRUE(falls_asleep(pids[static_cast<std::size_t>(rank == 0 ? 1 : 0)]));
-      board.set(Board::kFields - 2, 1);
-      const Error error = error_of([&] { future.get(); });
-      EXPECT_LT(Clock::now() - board.time_of_death(), kErrorLimit);
-      expect_thrown(error, rank, ErrorKind::function, "f", "function", "I do not come");
-      expect_usable(session);
-    }
-  }
 }
 
 TEST_P(Exception, OfACollectiveThatARankDoesNotComeToNamesWhoWaitsAndNeedsNoDeadline) {
