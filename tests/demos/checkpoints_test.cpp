@@ -1,16 +1,9 @@
-// syncrun-mnist is interrupted and resumed. Its losses must be those of a run without interruption.
+// syncrun-mnist is resumed. Its losses must be those of a run without interruption. The test nodes.Restarts kills a worker.
 
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <fstream>
-#include <random>
-#include <thread>
 
 #include "tests/demos/mnist_run.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -21,73 +14,6 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 const Words kModel{"--model", "custom_mlp:2,64,0.2,0.5", "--dtype", "float64"};
-
-/// A process whose initial environment contains all these variables, or 0 if there is none.
-pid_t process_with(const std::vector<std::string>& variables) {
-  pid_t found = 0;
-  DIR* processes = ::opendir("/proc");
-  while (const dirent* entry = ::readdir(processes)) {
-    const pid_t pid = std::atoi(entry->d_name);
-    if (pid <= 0) continue;
-    const std::string environment = '\0' + text_of(fs::path("/proc") / entry->d_name / "environ");
-    bool has_all = true;
-    for (const auto& variable : variables) {
-      has_all = has_all && environment.find('\0' + variable + '\0') != std::string::npos;
-    }
-    if (has_all) found = pid;
-  }
-  ::closedir(processes);
-  return found;
-}
-
-/// Kills rank 1 of a run some milliseconds after the run has saved its second epoch.
-class Killer {
- public:
-  Killer(const fs::path& checkpoint, std::chrono::milliseconds delay)
-      : mark_("run" + std::to_string(::getpid()) + "_" + std::to_string(delay.count())) {
-    ::setenv("MNIST_TEST_MARK", mark_.c_str(), 1);
-    thread_ = std::thread([this, checkpoint, delay] { work(checkpoint, delay); });
-  }
-  ~Killer() {
-    is_over_ = true;
-    thread_.join();
-    ::unsetenv("MNIST_TEST_MARK");
-  }
-  bool has_killed() const { return has_killed_; }
-
- private:
-  void work(const fs::path& checkpoint, std::chrono::milliseconds delay) {
-    while (text_of(checkpoint / "latest/manifest.txt").find("value epoch 2\n") == std::string::npos) {
-      if (is_over_) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    std::this_thread::sleep_for(delay);
-    const pid_t worker = process_with({"MNIST_TEST_MARK=" + mark_, "RANK=1"});
-    if (worker > 0) has_killed_ = ::kill(worker, SIGKILL) == 0;
-  }
-
-  std::string mark_;
-  std::atomic<bool> is_over_ = false;
-  std::atomic<bool> has_killed_ = false;
-  std::thread thread_;
-};
-
-TEST(MnistCheckpoint, AfterAWorkerWasKilledTheLossesAreThoseOfAnUninterruptedRun) {
-  const Words options{"--model", "custom_mlp:2,256,0.2,0.5", "--epochs", "4"};
-  const std::vector<Losses> whole = losses_on(2, options);
-  ASSERT_EQ(whole.size(), 4U);
-  std::mt19937 random(static_cast<unsigned>(::getpid()));
-  bool has_killed = false;
-  for (int attempt = 0; attempt < 10 && !has_killed; ++attempt) {  // a run may end before it is killed
-    const TemporaryFolder folder;
-    const Killer killer(folder / "run", std::chrono::milliseconds(random() % 100));
-    const auto losses = losses_under(with({"--max-restarts", "1"}, devices(2)),
-                                     with(options, {"--checkpoint", (folder / "run").string()}));
-    EXPECT_EQ(losses, whole) << "to the last bit";
-    has_killed = killer.has_killed();
-  }
-  EXPECT_TRUE(has_killed);
-}
 
 TEST(MnistCheckpoint, GoesOnWhereItWasStopped) {
   const TemporaryFolder folder;
