@@ -1,8 +1,5 @@
 #include <cuda_runtime.h>
 
-#include <chrono>
-#include <thread>
-
 #include "tests/gpu/value_bodies.hpp"
 
 namespace gpu_test {
@@ -47,11 +44,6 @@ sr::Gather<float, 1> last_element_of(sr::CudaWorker& worker, sr::Local<const flo
   sr::Gather<float, 1> y(worker, {1});
   fill(worker, y.data(), 1, [x = x.data() + x.rows() - 1] __device__(std::int64_t) { return *x; });
   return y;
-}
-
-sr::Keep<float, 1> kept_twice_late(sr::CudaWorker& worker, sr::Local<const float, 1> x, int sleep_ms) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(sleep_ms));
-  return kept_twice(worker, x);
 }
 
 sr::Keep<float, 1> kept_filled(sr::CudaWorker& worker, std::int64_t count, float value) {

@@ -18,8 +18,6 @@ void add_to(sr::CudaWorker& worker, sr::Local<float, 1> x, float number);
 sr::Gather<float, 1> elements_of(sr::CudaWorker& worker, sr::Local<const float, 1> x);
 /// The last element.
 sr::Gather<float, 1> last_element_of(sr::CudaWorker& worker, sr::Local<const float, 1> x);
-/// As kept_twice, after the host code has slept.
-sr::Keep<float, 1> kept_twice_late(sr::CudaWorker& worker, sr::Local<const float, 1> x, int sleep_ms);
 /// A result of `count` elements, all of them `value`.
 sr::Keep<float, 1> kept_filled(sr::CudaWorker& worker, std::int64_t count, float value);
 
