@@ -65,6 +65,7 @@ inline constexpr const char* kDumpShared =
     "SYNCRUN_DUMP_SHARED";  // "on": core files have the used pages of the segment
 inline constexpr const char* kGpuMemoryFraction = "SYNCRUN_GPU_MEMORY_FRACTION";  // 0.5: half of each GPU's memory
 inline constexpr const char* kReduceByNode = "SYNCRUN_REDUCE_BY_NODE";  // "off": one step for all GPUs of all nodes
+inline constexpr const char* kNodeLinks = "SYNCRUN_NODE_LINKS";  // "off", or the interface for connections of ranks
 
 // The master sets these for a worker. The worker unsets them once it is attached, so that its own children do not
 // believe that they are workers. Anybody can set them, so a worker does not trust them without further checks (see

@@ -26,6 +26,8 @@ class CommChoice {
   static constexpr CommChoice alone() noexcept { return CommChoice(kAlone); }
   static constexpr CommChoice host() noexcept { return CommChoice(kHost); }
   static constexpr CommChoice nodes() noexcept { return {kNodes, Span::nodes}; }
+  /// The same, and the ranks that lead their nodes use their own connections for the messages.
+  static constexpr CommChoice linked_nodes() noexcept { return {kLinkedNodes, Span::nodes}; }
   static constexpr CommChoice devices(int index) noexcept { return CommChoice(static_cast<std::uint8_t>(index)); }
   /// A communicator of GPUs of several nodes.
   static constexpr CommChoice devices_of_nodes(int index) noexcept {
@@ -35,11 +37,13 @@ class CommChoice {
   constexpr CommChoice() noexcept = default;
   constexpr CommPath path() const noexcept {
     if (code_ == kAlone) return CommPath::alone;
-    if (code_ == kNodes) return CommPath::nodes;
+    if (code_ == kNodes || code_ == kLinkedNodes) return CommPath::nodes;
     return code_ == kHost ? CommPath::host : CommPath::devices;
   }
   /// Which communicator of devices. Only if the path is `devices`.
   constexpr int index() const noexcept { return code_; }
+  /// Whether the leaders of the nodes use their own connections.
+  constexpr bool is_linked() const noexcept { return code_ == kLinkedNodes; }
   /// Whether the ranks are on several nodes.
   constexpr bool spans_nodes() const noexcept { return span_ == Span::nodes; }
   friend constexpr bool operator==(CommChoice, CommChoice) noexcept = default;
@@ -48,6 +52,7 @@ class CommChoice {
   static constexpr std::uint8_t kAlone = 255;
   static constexpr std::uint8_t kHost = 254;
   static constexpr std::uint8_t kNodes = 253;
+  static constexpr std::uint8_t kLinkedNodes = 252;
   constexpr explicit CommChoice(std::uint8_t code) noexcept : code_(code) {}
   constexpr CommChoice(std::uint8_t code, Span span) noexcept : code_(code), span_(span) {}
 

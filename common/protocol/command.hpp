@@ -41,6 +41,7 @@ enum class CommandKind : std::uint8_t {
   free,
   memory,
   look,
+  connect,
   unpin,
   unmap,
   close
@@ -242,6 +243,18 @@ struct LookPayload {
   std::uint64_t answers = 0;   // offset of one FileFacts per rank
 };
 
+/// The ranks that lead their nodes connect to each other (CommChoice::linked_nodes).
+struct ConnectPayload {
+  static constexpr CommandKind kKind = CommandKind::connect;
+  std::uint64_t answers = 0;          // offset of one ConnectAnswer per rank
+  std::int64_t limit_ms = 0;          // how long this may take
+  std::int64_t silence_ms = 0;        // how long a connection may be silent later, while a rank waits for it
+  std::array<char, 16> interface {};  // the only one that is used; empty: any
+};
+struct ConnectAnswer {
+  std::array<char, 512> problem;  // why some ranks are not connected; empty if all are
+};
+
 /// GPUs unpin the segment, so that the master can return free pages of its heap to the system.
 struct UnpinPayload {
   static constexpr CommandKind kKind = CommandKind::unpin;
@@ -262,7 +275,7 @@ struct ClosePayload {
 struct alignas(64) CommandHead : CommandHeader {
   using Payload =
       std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload, MovePayload,
-                   FilesPayload, FreePayload, MemoryPayload, LookPayload, UnpinPayload, UnmapPayload>;
+                   FilesPayload, FreePayload, MemoryPayload, LookPayload, ConnectPayload, UnpinPayload, UnmapPayload>;
 
   /// The master makes this a command of the kind P.
   template <class P>

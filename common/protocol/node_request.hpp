@@ -22,12 +22,22 @@ struct NodeBlock {
 };
 
 /// In the slot of each worker. The leader writes it, except for what the carrier writes. Zeros are a valid beginning.
+///
+/// If the leader has connections of its own to the other leaders, it exchanges the blocks itself. In a long wait, it asks the
+/// carrier to watch the nodes whose blocks have not come. The answer then says that one of them has left. When the blocks
+/// have come, the leader withdraws the request.
 struct NodeRequest {
+  enum class Kind : std::uint8_t { exchange, watch };
+  /// In a request to watch: NodeBlock::to_bytes of a node whose block has not come. 0: it has come.
+  static constexpr std::uint64_t kMissing = 1;
+
   /// The number of the last request. The leader writes the other fields first, and only while `taken` equals `asked`.
   alignas(64) std::atomic<std::uint64_t> asked;
   std::uint64_t command;
   std::uint64_t step;    // how many exchanges of the command came before
   std::uint64_t blocks;  // offset of one NodeBlock for each node of the command, in order; its own is not used
+  Kind kind;
+  std::atomic<std::uint64_t> withdrawn;  // the number of the last request to watch that has become void
   /// The last command whose collectives the worker has left. It asks for no more exchanges of it.
   std::atomic<std::uint64_t> left;
 

@@ -49,6 +49,7 @@ struct alignas(64) Outbox {
   std::int64_t rows;
   double weight;                   // of the rank in averages: the number of its rows, or what the body has set
   std::uint64_t collective_steps;  // taken in this command; valid once the rank has left its collectives
+  std::uint64_t exchanges;         // with other nodes that this rank has begun as a leader; valid as the steps are
   std::int64_t failed_ns;          // when the rank failed; the master reports the first failure
   Phase failed_phase;
   std::array<OutputSlot, kMaxOutputs> outputs;

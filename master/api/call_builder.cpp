@@ -50,6 +50,8 @@ CallBuilder::CallBuilder(const std::shared_ptr<master::records::FunctionRecord>&
   State& state = *new (state_.data()) State(*session_);
   try {
     master::dispatch::CommandDispatcher& commands = session_->commands();
+    if (function_->signature.has_comm)
+      session_->prepare_collectives(ranks.empty() ? session_->all_ranks() : set_of(ranks));
     state.command =
         &(ranks.empty() ? commands.next_command(session_->all_ranks()) : commands.next_command(set_of(ranks)));
     state.settled.emplace(commands.waits_so_far());
@@ -259,7 +261,8 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   call.is_first = function.came_through_after != session_->commands().replacements();
   if (const auto failure = take_dependencies()) return failure;
   if (state.has_values) values.depend(command.ranks);
-  state.settled->check();  // nothing has waited since the last check
+  state.settled->check();                                                    // nothing has waited since the last check
+  if (command.comm.is_linked()) command.comm = comms.choose(command.ranks);  // a wait may have replaced workers
   const std::uint64_t id = session_->commands().publish();
   state.is_published = true;
   if (state.has_values || function.keeps_outputs) values.note(command.ranks, id);

@@ -8,11 +8,19 @@ bool CommTable::are_whole_session_of_gpus(const protocol::RankSet& ranks) const 
   return !devices_.kinds().is_mixed() && ranks.count() == devices_.world_size();
 }
 
+protocol::CommChoice CommTable::choose_for_nodes(const protocol::RankSet& ranks) const {
+  if (!are_linked()) return protocol::CommChoice::nodes();
+  const protocol::RankSet leaders = devices_.leaders_of(ranks);
+  const bool are_linked = !leaders.is_empty() &&
+                          std::all_of(leaders.begin(), leaders.end(), [this](int rank) { return linked_.has(rank); });
+  return are_linked ? protocol::CommChoice::linked_nodes() : protocol::CommChoice::nodes();
+}
+
 protocol::CommChoice CommTable::choose_for_peers(const protocol::RankSet& ranks) {
   const bool spans_nodes = devices_.span_nodes(ranks);
-  const protocol::CommChoice on_host = spans_nodes ? protocol::CommChoice::nodes() : protocol::CommChoice::host();
+  const protocol::CommChoice on_host = spans_nodes ? choose_for_nodes(ranks) : protocol::CommChoice::host();
   const protocol::CommChoice on_cpus =
-      spans_nodes ? protocol::CommChoice::nodes() : protocol::CommChoice::devices(protocol::CommChoice::kOfSession);
+      spans_nodes ? choose_for_nodes(ranks) : protocol::CommChoice::devices(protocol::CommChoice::kOfSession);
   const auto on_gpus = [&](int index) {
     return spans_nodes ? protocol::CommChoice::devices_of_nodes(index) : protocol::CommChoice::devices(index);
   };

@@ -20,6 +20,9 @@ class CommTable {
   protocol::CommChoice choose(const protocol::RankSet& ranks) {
     return ranks.is_single() ? protocol::CommChoice::alone() : choose_for_peers(ranks);
   }
+  /// From now on, these ranks, each the first one of its node, use their own connections in commands. Empty: no rank does.
+  void set_linked(const protocol::RankSet& leaders) { linked_ = leaders; }
+  bool are_linked() const noexcept { return !linked_.is_empty(); }
   /// Whether the communicator that choose() has returned for these ranks is one of NCCL. Commands with its collectives
   /// end with a vote. So all ranks know about a failure, after which they make a new communicator.
   bool is_nccl(protocol::CommChoice comm, const protocol::RankSet& ranks) const noexcept;
@@ -28,7 +31,10 @@ class CommTable {
   protocol::CommChoice choose_for_peers(const protocol::RankSet& ranks);
   bool are_whole_session_of_gpus(const protocol::RankSet& ranks) const noexcept;
 
+  protocol::CommChoice choose_for_nodes(const protocol::RankSet& ranks) const;
+
   const RankDevices& devices_;
+  protocol::RankSet linked_;
   std::vector<protocol::RankSet> gpu_sets_;  // the set at i has the index i + 1
 };
 

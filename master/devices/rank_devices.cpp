@@ -12,6 +12,17 @@ bool RankDevices::span_nodes(const protocol::RankSet& ranks) const noexcept {
   return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return !first->has(rank); });
 }
 
+protocol::RankSet RankDevices::leaders_of(const protocol::RankSet& ranks) const {
+  protocol::RankSet leaders;
+  for (const protocol::NodePlace& node : places_) {
+    const auto here = node.ranks_of(ranks);
+    if (here.begin() == here.end()) continue;
+    if (*here.begin() != node.first_rank) return {};
+    leaders.add(node.first_rank);
+  }
+  return leaders;
+}
+
 bool RankDevices::go_through_host(int from, int to) const noexcept {
   const bool is_from_gpu = kind_of(from) == DeviceKind::cuda;
   const bool is_to_gpu = kind_of(to) == DeviceKind::cuda;

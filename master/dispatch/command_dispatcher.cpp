@@ -171,6 +171,7 @@ os::Woken CommandDispatcher::wait(CallLimits& limits, Ready&& ready) {
 void CommandDispatcher::end_with_loss(std::uint64_t id) {
   waits().note_change();
   ends_.end_with_loss(id);
+  comms().set_linked({});
 }
 
 void CommandDispatcher::await(std::uint64_t id) {
@@ -311,6 +312,7 @@ void CommandDispatcher::collect_failure(std::uint64_t id, const std::exception_p
   calls::CommandTable::for_each_value(call, [&](const std::shared_ptr<records::VariableRecord>& value,
                                                 records::Destination to) { value->note_unfinished(to, id, error); });
   if (call.constructed) call.constructed->failure = error;
+  if (command.comm.is_linked()) comms().set_linked({});  // a connection may have broken
   retire(id, failure);
   note_spoiled();
   // A GPU has lost its context, so its worker can compute nothing any more.

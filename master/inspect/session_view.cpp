@@ -33,6 +33,7 @@ std::string_view in_words(protocol::CommandKind kind) {
     case Kind::unpin:
     case Kind::unmap: return "(frees memory)";
     case Kind::memory: return "(memory)";
+    case Kind::connect: return "(connects ranks)";
     case Kind::close: return "(close)";
   }
   return "(command)";

@@ -273,6 +273,9 @@ class CommandCheck {
     check_list(look.question, 1, sizeof(arrays::FileQuestion), "a question about files");
     check_list(look.answers, ranks_, sizeof(arrays::FileFacts), "answers about files");
   }
+  void check(const protocol::ConnectPayload& connect) const {
+    check_list(connect.answers, ranks_, sizeof(protocol::ConnectAnswer), "answers about connections");
+  }
   void check(const protocol::MovePayload& move) const {
     check_rank(move.from);
     check_variable(move.variable);
@@ -356,6 +359,8 @@ void for_each_change(const os::Segment& segment, const protocol::Command& comman
       visit_values(std::as_writable_bytes(std::span(segment.at<std::uint64_t>(files->hashes) + rank, 1)));
   } else if (const auto* const look = std::get_if<protocol::LookPayload>(&command.payload)) {
     visit_values(std::as_writable_bytes(std::span(segment.at<arrays::FileFacts>(look->answers) + rank, 1)));
+  } else if (const auto* const connect = std::get_if<protocol::ConnectPayload>(&command.payload)) {
+    visit_values(std::as_writable_bytes(std::span(segment.at<protocol::ConnectAnswer>(connect->answers) + rank, 1)));
   } else if (const auto* const call = std::get_if<protocol::CallPayload>(&command.payload)) {
     for (std::size_t i = 0; i < call->outputs_count; ++i) {
       if (is_kept(command, *call, i)) visit_copy(segment.at<protocol::VariableEntry>(command.kept[i])->copies()[rank]);

@@ -80,6 +80,21 @@ bool NodeExchange::leader_has_left(const Open& open) const noexcept {
          leader.done.load(std::memory_order_seq_cst) >= open.id;
 }
 
+/// The leader waits no more for what it has asked this node to watch.
+bool NodeExchange::is_withdrawn(const Open& open) const noexcept {
+  if (!open.pending || open.pending->kind != protocol::NodeRequest::Kind::watch) return false;
+  const protocol::NodeRequest& request = control_.worker(open.parts[open.own].leader).exchange;
+  return request.withdrawn.load(std::memory_order_seq_cst) >= open.pending->number;
+}
+
+/// A leader with connections of its own counts its exchanges itself. If all ranks of all nodes have finished the command, the
+/// number does not matter.
+std::uint64_t NodeExchange::exchanges_of_leader(const Open& open) const noexcept {
+  const protocol::Command* const command = command_of(open);
+  if (command == nullptr || !command->comm.is_linked()) return open.exchanges;
+  return control_.outbox(*command, open.parts[open.own].leader).exchanges;
+}
+
 void NodeExchange::forget(std::uint64_t last) {
   const os::MutexLock lock(mutex_);
   std::erase_if(open_, [last](const Open& open) { return open.id <= last; });
@@ -115,15 +130,18 @@ bool NodeExchange::has_news() const {
     const protocol::NodeRequest& request = control_.worker(open.parts[open.own].leader).exchange;
     const bool has_failed = control_.command_in(open.slot).failed.load(std::memory_order_seq_cst) == open.id;
     return request.asked.load(std::memory_order_seq_cst) != request.taken.load(std::memory_order_relaxed) ||
-           (!open.has_told_failure && has_failed) || (!open.has_told_left && leader_has_left(open)) ||
-           (!open.has_told_vote && vote_here(open)) || is_over_here(open);
+           is_withdrawn(open) || (!open.has_told_failure && has_failed) ||
+           (!open.has_told_left && leader_has_left(open)) || (!open.has_told_vote && vote_here(open)) ||
+           is_over_here(open);
   });
 }
 
 bool NodeExchange::awaits_messages() const {
   if (open_count_.load(std::memory_order_acquire) == 0) return false;
   const os::MutexLock lock(mutex_);
-  return std::ranges::any_of(open_, [](const Open& open) { return open.pending.has_value(); });
+  return std::ranges::any_of(open_, [](const Open& open) {
+    return open.pending && open.pending->kind == protocol::NodeRequest::Kind::exchange;
+  });
 }
 
 /// The order matters. A rank fails before it leaves, so the others hear of the failure first. And what a leader has asked
@@ -131,12 +149,13 @@ bool NodeExchange::awaits_messages() const {
 bool NodeExchange::look_at(Open& open) {
   const bool has_left = leader_has_left(open);
   bool did_something = take_request(open);
+  if (is_withdrawn(open)) open.pending.reset();
   did_something = tell_failure(open) || did_something;
   did_something = tell_vote(open) || did_something;
   did_something = tell_plans(open) || did_something;
   if (has_left && !std::exchange(open.has_told_left, true)) {
     open.pending.reset();
-    send_to_others(open, message_about(open.id, MessageKind::left, open.exchanges));
+    send_to_others(open, message_about(open.id, MessageKind::left, exchanges_of_leader(open)));
     did_something = true;
   }
   return answer(open) || did_something;
@@ -162,13 +181,14 @@ bool NodeExchange::take_request(Open& open) {
   const std::uint64_t number = request.asked.load(std::memory_order_seq_cst);
   if (number == request.taken.load(std::memory_order_relaxed) || request.command != open.id) return false;
   const auto* const blocks = segment_.at<const protocol::NodeBlock>(request.blocks);
-  open.pending = Pending{number, request.step, {blocks, blocks + open.parts.size()}};
+  open.pending = Pending{number, request.step, request.kind, {blocks, blocks + open.parts.size()}};
   open.exchanges = request.step + 1;
+  const bool is_watch = request.kind == protocol::NodeRequest::Kind::watch;
   for (std::size_t part = 0; part < open.parts.size(); ++part) {
-    open.parts[part].has_come = part == open.own;
+    open.parts[part].has_come = part == open.own || (is_watch && blocks[part].to_bytes == 0);
     open.parts[part].come_bytes = 0;
   }
-  send_blocks(open);
+  if (!is_watch) send_blocks(open);
   request.taken.store(number, std::memory_order_seq_cst);
   control_.header().to_peers.ring();
   use_early(open);
@@ -270,6 +290,7 @@ void NodeExchange::put(Open& open, std::size_t index, std::size_t block_bytes, s
 /// nothing is copied.
 void NodeExchange::use_early(Open& open) {
   if (!open.pending || leader_has_left(open)) return;
+  if (open.pending->kind == protocol::NodeRequest::Kind::watch) return;
   for (std::size_t i = 0; i < open.parts.size(); ++i) {
     auto& early = open.parts[i].early;
     for (; !early.empty() && early.front().step == open.pending->step; early.pop_front())
@@ -287,6 +308,7 @@ bool NodeExchange::answer(Open& open) {
     if (!part.left_after || *part.left_after > open.pending->step) return false;
     if (left_rank_plus_one == 0) left_rank_plus_one = part.leader + 1;
   }
+  if (left_rank_plus_one == 0 && open.pending->kind == protocol::NodeRequest::Kind::watch) return false;
   request.left_rank_plus_one = left_rank_plus_one;
   request.answered.store(open.pending->number, std::memory_order_seq_cst);
   open.pending.reset();

@@ -73,6 +73,7 @@ class NodeExchange {
   struct Pending {
     std::uint64_t number;
     std::uint64_t step;
+    protocol::NodeRequest::Kind kind;
     std::vector<protocol::NodeBlock> blocks;
   };
   /// How far a rank has come in the collectives of a command on GPUs (CollectivePlan).
@@ -135,6 +136,8 @@ class NodeExchange {
   void take_plans(int node, MessageReader& message);
   bool is_over_here(const Open& open) const noexcept;
   bool leader_has_left(const Open& open) const noexcept;
+  bool is_withdrawn(const Open& open) const noexcept;
+  std::uint64_t exchanges_of_leader(const Open& open) const noexcept;
   bool is_out(int rank, std::uint64_t id) const noexcept;
   std::optional<protocol::Vote> vote_here(const Open& open) const noexcept;
   template <class Visit>

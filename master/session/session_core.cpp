@@ -11,6 +11,13 @@
 
 namespace syncrun::detail::master::session {
 
+namespace {
+
+/// How much longer than a node a connection of ranks may be silent. The agents say first that a node is lost.
+constexpr os::Milliseconds kTurnOfAgents{2000};
+
+}  // namespace
+
 // ---- opening --------------------------------------------------------------------------------------------------
 
 SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_pool) {
@@ -37,6 +44,9 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
                                                        .ends = *this,
                                                        .profiler = profiler_.get(),
                                                        .call_timeout = settings_.call_timeout});
+  node_links_.emplace(*commands_, *logger_,
+                      calls::NodeLinks::Options{settings_.has_node_links, settings_.link_interface,
+                                                settings_.node_silence + kTurnOfAgents});
   recovery_.emplace(Recovery::Parts{.pool = *pool_,
                                     .calls = calls_,
                                     .report = *report_,

@@ -19,6 +19,7 @@
 #include "common/protocol/rank_totals.hpp"
 #include "common/text/log.hpp"
 #include "master/calls/command_table.hpp"
+#include "master/calls/node_links.hpp"
 #include "master/calls/row_weights.hpp"
 #include "master/devices/rank_devices.hpp"
 #include "master/dispatch/command_dispatcher.hpp"
@@ -82,6 +83,11 @@ class SessionCore final : private dispatch::SessionEnds {
   pool::SegmentHeap memory() noexcept { return {pool_->segment(), heap_}; }
   dispatch::CommandDispatcher& commands() noexcept { return *commands_; }
   calls::CommandTable& calls() noexcept { return calls_; }
+  /// A command with collectives of these ranks comes next.
+  void prepare_collectives(const protocol::RankSet& ranks) {
+    if (place().has_others()) [[unlikely]]
+      node_links_->prepare(ranks);
+  }
   records::Registry& registry() noexcept { return registry_; }
   const records::Registry& registry() const noexcept { return registry_; }
   text::Logger& logger() noexcept { return *logger_; }
@@ -135,6 +141,7 @@ class SessionCore final : private dispatch::SessionEnds {
   std::unique_ptr<metrics::Exporter> exporter_;
   std::optional<Error> output_failure_;  // the error of writing the profile or the metrics
   std::optional<dispatch::CommandDispatcher> commands_;
+  std::optional<calls::NodeLinks> node_links_;
   std::optional<Recovery> recovery_;
   bool is_closing_ = false;  // workers that are lost from now on are not replaced
 };

@@ -124,6 +124,17 @@ void choose_tree(Settings& settings) {
   settings.tree_from = static_cast<int>(*nodes);
 }
 
+/// A name of an interface has up to 15 letters.
+void choose_node_links(Settings& settings) {
+  constexpr std::size_t kLongestName = 15;
+  const std::string text = from_environment(environment::kNodeLinks);
+  if (text.size() > kLongestName)
+    environment::throw_bad_value(environment::kNodeLinks, text, "off, or the name of a network interface");
+  settings.has_node_links = text != "off" && text != "0";
+  settings.node_silence = node_timeout_from_environment().value_or(settings.node_silence);
+  settings.link_interface = text == "on" || text == "1" ? "" : text;
+}
+
 /// Checks variables that are read later or by other code, so that a mistake shows before anything is started.
 void check_variables() {
   for (const char* name : {environment::kMemoryCheck, environment::kQuiet, environment::kReportBindings})
@@ -173,6 +184,7 @@ Settings resolve_settings(const SessionOptions& options) {
   settings.nodes = {protocol::NodePlace::alone(static_cast<int>(settings.devices.size()))};
   settings.node_names = {devices::own_host_name()};
   choose_tree(settings);
+  choose_node_links(settings);
   settings.call_timeout = seconds_from_environment(
       environment::kTimeout, check_timeout(options.timeout.value_or(kDefaultCallTimeout), "SessionOptions::timeout"));
   settings.start_timeout = seconds_from_environment(

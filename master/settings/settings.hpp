@@ -38,6 +38,9 @@ struct Settings {
   std::vector<protocol::NodePlace> nodes;  // all nodes of the session, at least this one
   std::vector<std::string> node_names;     // by node
   int tree_from = 16;                      // from as many nodes on, messages go along a tree of nodes
+  bool has_node_links = true;              // the ranks that lead their nodes may connect to each other
+  std::string link_interface;              // the only network interface for that; empty: any
+  os::Milliseconds node_silence{3000};     // after which a node is lost
   std::string overruled;                   // says which choice of devices by the program was overruled; empty: none
   std::string too_few_cores;               // says which nodes have fewer cores than workers; empty: none
 };

@@ -232,9 +232,9 @@ class Hosts:
         else:
             self.run(name, slow.format("eth0").split(), check=True)
 
-    def disturb(self, name, *, loss=0.0, delay=0.0, to=None):
+    def disturb(self, name, *, loss=0.0, delay=0.0, to=None, port=None):
         """Lets a host lose a part of the packets that it sends, or delays a part of them by up to seconds, which also changes
-        their order. With `to`, it loses all packets to this host. A kernel needs no netem for this: a class for some packets
+        their order. With `to`, it loses all packets to this host, or those from one of its own ports. A kernel needs no netem for this: a class for some packets
         has no room, or is slow."""
         is_random = f"bpf bytecode '4,32 0 0 {BPF_RANDOM},37 1 0 {{}},6 0 0 {2**32 - 1},6 0 0 0'"
         add = "tc filter add dev eth0 parent 1: protocol ip prio {} {} flowid 1:{}"
@@ -244,7 +244,8 @@ class Hosts:
         lines.append("tc qdisc add dev eth0 parent 1:2 bfifo limit 1")  # room for no packet
         if to:
             address = f"{NETWORK}.{self.names.index(to) + 1}"
-            lines.append(add.format(1, f"u32 match ip dst {address}/32", 2))
+            of_port = f" match ip sport {port} 0xffff" if port else ""
+            lines.append(add.format(1, f"u32 match ip dst {address}/32{of_port}", 2))
         if loss:
             lines.append(add.format(2, is_random.format(int(loss * 2**32)), 2))
         if delay:

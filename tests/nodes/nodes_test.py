@@ -19,6 +19,7 @@ import engines
 import hosts
 from engines import ENGINES
 from jobs import RUN_LIMIT_S, Job
+from links_on_hosts import BreakingLinks, ValuesOverLinks
 from respawns_on_hosts import RespawnsOnHosts
 from starts_on_hosts import StartsOnHosts
 from values_on_hosts import ValuesOnHosts
@@ -259,7 +260,7 @@ class Conventions(OnHosts):
             self.fails(job, limit=20)
 
 
-class Collectives(OnHosts):
+class Collectives(ValuesOverLinks, OnHosts):
     """`Comm` in the bodies of functions."""
 
     with_slurm = True
@@ -372,7 +373,7 @@ class BreakingHosts(OnHosts):
         print(f"  {self.id().rsplit('.', 1)[-1]}: {when - began:.3f} s", flush=True)
 
 
-class Faults(RespawnsOnHosts, BreakingHosts):
+class Faults(BreakingLinks, RespawnsOnHosts, BreakingHosts):
     """Faults that are not in the table of matrix.py."""
 
     def test_worker_killed_while_its_value_is_on_its_way(self):

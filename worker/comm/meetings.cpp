@@ -117,6 +117,7 @@ void Meetings::begin(const protocol::Command& command) noexcept {
   command_ = &command;
   begun_ = command.id;
   step_ = 0;
+  exchanges_ = 0;
   meetings_ = 0;
 }
 
@@ -124,8 +125,11 @@ void Meetings::leave(const protocol::Command& command) noexcept {
   if (std::exchange(left_, command.id) == command.id) return;
   protocol::WorkerSlot& slot = attachment_.slot();
   // Not by the address: an older command may have been in the same slot.
-  const std::uint64_t steps = begun_ == command.id ? step_ : 0;
-  attachment_.control.outbox(command, attachment_.rank).collective_steps = steps;
+  const bool was_begun = begun_ == command.id;
+  const std::uint64_t steps = was_begun ? step_ : 0;
+  protocol::Outbox& outbox = attachment_.control.outbox(command, attachment_.rank);
+  outbox.collective_steps = steps;
+  outbox.exchanges = was_begun ? exchanges_ : 0;
   if (steps == 0) {
     slot.collective_step.store(0, std::memory_order_seq_cst);
     slot.collective_command.store(command.id, std::memory_order_seq_cst);

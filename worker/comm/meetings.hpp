@@ -43,6 +43,10 @@ class Meetings {
   int position() const noexcept { return position_; }
   int rank_at(int position) const noexcept { return ranks_[static_cast<std::size_t>(position)]; }
 
+  /// This rank leads its node, and begins to exchange blocks with other nodes.
+  void note_exchange() noexcept { ++exchanges_; }
+  const os::WaitPolicy& policy() const noexcept { return policy_; }
+
   /// Later meetings of the command have this label, which the ranks compare. Empty: none.
   void set_label(std::string_view text) noexcept;
   /// Publishes the contribution of this rank, waits for all ranks, and checks that their contributions agree. Each rank
@@ -92,7 +96,8 @@ class Meetings {
   std::vector<int> ranks_;   // both vectors have capacity for all ranks from the start
   int position_ = 0;
   std::uint64_t step_ = 0;
-  std::uint64_t meetings_ = 0;  // meetings with contributions in this command
+  std::uint64_t exchanges_ = 0;  // with other nodes, in this command
+  std::uint64_t meetings_ = 0;   // meetings with contributions in this command
   protocol::CollectiveLabel label_{};
   std::uint64_t last_command_ = 0;  // the last command in which other ranks read this rank's buffers
   std::vector<int> readers_;        // the ranks of that command

@@ -1,38 +1,58 @@
 #pragma once
 
-// The way of a leader's requests to the process that carries messages on its node (see NodeRequest).
+// How a leader exchanges blocks with the leaders of other nodes: over connections of its own (LeaderLinks), or by requests
+// to the process that carries messages on its node (NodeRequest). The command says which.
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "worker/comm/leader_links.hpp"
 #include "worker/comm/meetings.hpp"
 
 namespace syncrun::detail::worker::comm {
 
 /// Only the rank that leads its node in a command uses it.
-class NodeLink {
+class NodeLink final : private LeaderLinks::Caller {
  public:
-  NodeLink(const process::Attachment& attachment, Meetings& meetings) noexcept
-      : attachment_(attachment), meetings_(meetings) {}
+  /// How the blocks of an exchange travel. All leaders say the same. Links are used only if the command has them.
+  enum class Way : std::uint8_t { links, carriers };
 
-  /// From here on, exchanges belong to a new command.
-  void begin() noexcept { step_ = 0; }
-  /// Waits until the carrier no longer reads what an earlier request has named. That request may have been given up.
+  NodeLink(const process::Attachment& attachment, Meetings& meetings) noexcept
+      : attachment_(attachment), meetings_(meetings), policy_(meetings.policy()) {}
+
+  /// From here on, exchanges belong to a new command. `links` are those over which its blocks go, or null. `leaders` are the
+  /// ranks that lead the nodes of the command, in order, with this one.
+  void begin(LeaderLinks* links, std::span<const int> leaders);
+  /// Waits until nothing reads any more what an earlier request has named. That request may have been given up.
   void await_taken(const process::WaitLimits& limits);
   /// Begins to send a block to each other node of the command, and to receive a block from each of them. `table` is the
   /// offset of one NodeBlock for each node. The exchange before is complete. Throws what interrupts the wait for an earlier
   /// request.
-  void begin_exchange(const protocol::Command& command, std::uint64_t table, const process::WaitLimits& limits);
+  void begin_exchange(const protocol::Command& command, std::uint64_t table, Way way,
+                      const process::WaitLimits& limits);
   /// Waits until a block has come from each other node. Throws Error (usage) if another node takes no part in further
-  /// exchanges, and what interrupts the wait.
+  /// exchanges, Error (system) if a connection has broken, and what interrupts the wait.
   void end_exchange(const process::WaitLimits& limits);
 
  private:
   protocol::NodeRequest& request() const noexcept { return attachment_.slot().exchange; }
+  void ask(std::uint64_t command, std::uint64_t step, protocol::NodeRequest::Kind kind);
+  void check_answer(const process::WaitLimits& limits) const;
+  void note_long_wait(const std::vector<bool>& is_missing) override;
+  bool is_over() const override;
 
   const process::Attachment& attachment_;
   Meetings& meetings_;
+  os::WaitPolicy policy_;
   std::uint64_t step_ = 0;
+  LeaderLinks* links_ = nullptr;
+  bool uses_links_ = false;                  // in this exchange
+  std::size_t leaders_ = 0;                  // how many nodes the command has
+  std::size_t own_ = 0;                      // the position of this rank among the leaders
+  std::vector<protocol::NodeBlock> blocks_;  // of the others
+  std::uint64_t table_ = 0;                  // of the exchange
+  std::uint64_t watch_ = 0;                  // the number of the request to watch this exchange; 0 if there is none
 };
 
 }  // namespace syncrun::detail::worker::comm

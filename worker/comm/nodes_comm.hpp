@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "worker/comm/collectives.hpp"
+#include "worker/comm/leader_links.hpp"
 #include "worker/comm/node_link.hpp"
 #include "worker/comm/node_staging.hpp"
 
@@ -44,6 +46,10 @@ class NodesComm final : public CommCore {
   static constexpr std::size_t kFewNodes = 16;
 
   void begin(const protocol::Command& command) override;
+  /// Connects the ranks of the command, each of which leads its node, in place of the connections before. Later commands use
+  /// the connections if they say so. The answer says why they could not be made, or is empty. It is the same on all ranks.
+  void connect(const protocol::ConnectPayload& request);
+  void drop_links() noexcept { links_.reset(); }
   int rank() const noexcept override { return position_; }
   int world_size() const noexcept override { return set_.count(); }
   void barrier() override;
@@ -108,6 +114,7 @@ class NodesComm final : public CommCore {
   };
 
   // The ranks.
+  LeaderLinks* links_of(const protocol::Command& command) const;
   void take_sections(const protocol::RankSet& ranks);
   bool is_leader() const noexcept { return meetings_.position() == 0; }
   const Section& own_section() const noexcept { return sections_[own_]; }
@@ -133,6 +140,7 @@ class NodesComm final : public CommCore {
   void plan(std::size_t block);
   template <class Fill, class Plan, class Use>
   void run_rounds(std::size_t rounds, const Fill& fill, const Plan& plan_round, const Use& use);
+  NodeLink::Way way_of_rounds() const noexcept;
   void begin_exchange(const Round& round);
   void end_exchange();
   const std::byte* block_from(const Round& round, std::size_t section, std::size_t block,
@@ -161,9 +169,11 @@ class NodesComm final : public CommCore {
   CpuComm& here_;
   process::WaitLimits limits_;
   NodeLink link_;
-  NodeStaging staging_{0};  // of the leader
+  std::unique_ptr<LeaderLinks> links_;  // null until connect() has made them
+  NodeStaging staging_{0};              // of the leader
   protocol::RankSet set_;
   std::vector<Section> sections_;  // in the order of the nodes
+  std::vector<int> leaders_;       // of the sections
   std::size_t own_ = 0;            // this node's
   int position_ = 0;
   std::uint64_t rounds_ = 0;

@@ -180,6 +180,10 @@ void CommandLoop::execute(protocol::Command& command) {
         enter_phase(protocol::Phase::inputs);
         files_.look(attachment_.segment, command.as<protocol::LookPayload>(), attachment_.rank);
         break;
+      case protocol::CommandKind::connect:
+        enter_phase(protocol::Phase::collective);
+        host_.nodes->connect(command.as<protocol::ConnectPayload>());
+        break;
       case protocol::CommandKind::unpin:
         enter_phase(protocol::Phase::inputs);
         device_->unpin();

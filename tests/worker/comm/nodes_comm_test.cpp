@@ -20,24 +20,30 @@ namespace {
 using testing::Each;
 
 enum class Where { own_memory, segment };
+enum class Way { carriers, links };
 
-/// The ranks of each node, how many elements an array has, and where it is.
+/// The ranks of each node, how many elements an array has, where it is, and how blocks travel between the nodes.
 struct Layout {
   std::vector<int> nodes;
   std::size_t elements;
   Where where;
+  Way way = Way::carriers;
 };
 
 std::string name_of(const testing::TestParamInfo<Layout>& info) {
   std::string name = "Nodes";
   for (const int ranks : info.param.nodes) name += std::to_string(ranks);
-  return name + "Of" + std::to_string(info.param.elements) + (info.param.where == Where::segment ? "InSegment" : "");
+  return name + "Of" + std::to_string(info.param.elements) + (info.param.where == Where::segment ? "InSegment" : "") +
+         (info.param.way == Way::links ? "OverLinks" : "");
 }
 
 class CollectivesOfNodes : public testing::TestWithParam<Layout> {
  protected:
   using Values = std::vector<std::int64_t>;
 
+  CollectivesOfNodes() {
+    if (GetParam().way == Way::links) nodes.link();
+  }
   static std::size_t elements() { return GetParam().elements; }
   int count() const { return nodes.world_size(); }
   /// Element i is 1000 * position + i % 777.
@@ -173,14 +179,19 @@ INSTANTIATE_TEST_SUITE_P(Of, CollectivesOfNodes,
                          testing::Values(Layout{{2, 2}, 5, Where::own_memory}, Layout{{1, 2}, 3001, Where::segment},
                                          Layout{{3, 1, 2}, 20'000, Where::own_memory},
                                          Layout{{3, 1, 2}, 300'001, Where::own_memory},
-                                         Layout{{3, 1, 2}, 300'001, Where::segment}),
+                                         Layout{{3, 1, 2}, 300'001, Where::segment},
+                                         Layout{{2, 2}, 5, Where::own_memory, Way::links},
+                                         Layout{{1, 2}, 3001, Where::segment, Way::links},
+                                         Layout{{3, 1, 2}, 20'000, Where::own_memory, Way::links},
+                                         Layout{{3, 1, 2}, 300'001, Where::segment, Way::links}),
                          name_of);
 
 /// From 128 KiB on, an array is divided among three nodes, and large arrays travel in several rounds.
 TEST(NodesComm, HasTheBitsOfOneNodeIfEachNodeHasOneRank) {
   constexpr std::size_t kDivided = (std::size_t{128} << 10U) / sizeof(float);
-  const auto sums_over = [](const std::vector<int>& ranks_of_nodes, std::size_t elements) {
+  const auto sums_over = [](const std::vector<int>& ranks_of_nodes, std::size_t elements, Way way) {
     RanksOnNodes nodes(ranks_of_nodes);
+    if (way == Way::links) nodes.link();
     std::vector<std::vector<float>> sums(3);
     EXPECT_EQ(nodes.run([&](RankOnNode& rank) {
       const auto own_rank = static_cast<std::size_t>(rank.attachment.rank);
@@ -193,8 +204,11 @@ TEST(NodesComm, HasTheBitsOfOneNodeIfEachNodeHasOneRank) {
     EXPECT_TRUE(sums[1] == sums[0] && sums[2] == sums[0]);
     return sums.front();
   };
-  for (const std::size_t elements : {kDivided - 1, kDivided, kDivided + 1, std::size_t{1'200'001}})
-    EXPECT_TRUE(sums_over({1, 1, 1}, elements) == sums_over({3}, elements)) << elements;
+  for (const std::size_t elements : {kDivided - 1, kDivided, kDivided + 1, std::size_t{1'200'001}}) {
+    const auto expected = sums_over({3}, elements, Way::carriers);
+    EXPECT_TRUE(sums_over({1, 1, 1}, elements, Way::carriers) == expected) << elements;
+    EXPECT_TRUE(sums_over({1, 1, 1}, elements, Way::links) == expected) << elements;
+  }
 }
 
 // ---- each type and reduction ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/os/segment.hpp"
+#include "common/text/fixed_text.hpp"
 #include "master/nodes/node_exchange.hpp"
 #include "tests/master/nodes/fake_transport.hpp"
 #include "tests/worker/comm/ranks_as_threads.hpp"
@@ -51,6 +52,25 @@ class RanksOnNodes {
     }
     for (Node& node : nodes_)
       node.carrier = std::jthread([this, &node](const std::stop_token& end) { carry(node, end); });
+  }
+
+  /// Connects the leaders of all nodes, over the loopback interface. Later commands use the connections.
+  void link() {
+    protocol::RankSet leaders;
+    for (const Node& node : nodes_) leaders.add(node.place.first_rank);
+    protocol::ConnectPayload request{.answers = std::uint64_t{32} << 20U, .limit_ms = 20'000, .silence_ms = 2'000};
+    text::put_text(request.interface, "lo");
+    const std::uint64_t id = next_++;
+    begin(id, leaders);
+    EXPECT_EQ(run(id, leaders,
+                  [&](RankOnNode& rank) {
+                    rank.comm.connect(request);
+                    const auto* const answers =
+                        rank.attachment.segment.at<const protocol::ConnectAnswer>(request.answers);
+                    EXPECT_EQ(text::get_text(answers[rank.attachment.rank].problem), "");
+                  }),
+              std::vector<std::string>(static_cast<std::size_t>(leaders.count())));
+    are_linked_ = true;
   }
 
   int world_size() const noexcept { return world_size_; }
@@ -147,7 +167,7 @@ class RanksOnNodes {
     command.begin<protocol::CallPayload>();
     command.id = id;
     command.ranks = ranks;
-    command.comm = protocol::CommChoice::nodes();
+    command.comm = are_linked_ ? protocol::CommChoice::linked_nodes() : protocol::CommChoice::nodes();
     command.has_comm = true;
     command.wants_vote = votes == Votes::awaited;
     for (const int rank : ranks) command.places[static_cast<std::size_t>(rank)] = id % protocol::kInboxSize;
@@ -174,6 +194,7 @@ class RanksOnNodes {
   }
 
   int world_size_;
+  bool are_linked_ = false;
   std::uint64_t next_ = kFirst;
   std::vector<std::unique_ptr<RankOnNode>> ranks_;
   std::deque<Node> nodes_;
