@@ -18,8 +18,7 @@ constexpr int kMostNodes = 64;
 
 bool NodeLinks::are_useful(const protocol::RankSet& ranks) {
   if (!options_.are_allowed || commands_.comms().are_linked() || !commands_.devices().span_nodes(ranks)) return false;
-  return commands_.comms().choose(ranks) == protocol::CommChoice::nodes() &&
-         !commands_.devices().leaders_of(ranks).is_empty();
+  return commands_.comms().choose(ranks) == protocol::CommChoice::nodes() && commands_.comms().may_be_linked(ranks);
 }
 
 bool NodeLinks::is_a_call_running() const {

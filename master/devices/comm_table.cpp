@@ -8,12 +8,14 @@ bool CommTable::are_whole_session_of_gpus(const protocol::RankSet& ranks) const 
   return !devices_.kinds().is_mixed() && ranks.count() == devices_.world_size();
 }
 
+bool CommTable::may_be_linked(const protocol::RankSet& ranks) const {
+  return devices_.leaders_of(ranks).count() == ranks.count();
+}
+
 protocol::CommChoice CommTable::choose_for_nodes(const protocol::RankSet& ranks) const {
-  if (!are_linked()) return protocol::CommChoice::nodes();
-  const protocol::RankSet leaders = devices_.leaders_of(ranks);
-  const bool are_linked = !leaders.is_empty() &&
-                          std::all_of(leaders.begin(), leaders.end(), [this](int rank) { return linked_.has(rank); });
-  return are_linked ? protocol::CommChoice::linked_nodes() : protocol::CommChoice::nodes();
+  const bool are_linked_all = are_linked() && may_be_linked(ranks) &&
+                              std::all_of(ranks.begin(), ranks.end(), [this](int rank) { return linked_.has(rank); });
+  return are_linked_all ? protocol::CommChoice::linked_nodes() : protocol::CommChoice::nodes();
 }
 
 protocol::CommChoice CommTable::choose_for_peers(const protocol::RankSet& ranks) {

@@ -22,6 +22,9 @@ class CommTable {
   }
   /// From now on, these ranks, each the first one of its node, use their own connections in commands. Empty: no rank does.
   void set_linked(const protocol::RankSet& leaders) { linked_ = leaders; }
+  /// Whether the connections serve these ranks: each node has only its first one of them. With two workers on each of two
+  /// hosts of two cores, some runs took several times as long over the connections.
+  bool may_be_linked(const protocol::RankSet& ranks) const;
   bool are_linked() const noexcept { return !linked_.is_empty(); }
   /// Whether the communicator that choose() has returned for these ranks is one of NCCL. Commands with its collectives
   /// end with a vote. So all ranks know about a failure, after which they make a new communicator.
