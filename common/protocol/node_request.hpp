@@ -24,11 +24,11 @@ struct NodeBlock {
 /// In the slot of each worker. The leader writes it, except for what the carrier writes. Zeros are a valid beginning.
 ///
 /// If the leader has connections of its own to the other leaders, it exchanges the blocks itself. In a long wait, it asks the
-/// carrier to watch the nodes whose blocks have not come. The answer then says that one of them has left. When the blocks
-/// have come, the leader withdraws the request.
+/// carrier to watch the nodes that have not sent their blocks, or not taken its own. It asks again when these are others. The
+/// answer says that one of them has left without this exchange. After the exchange, the leader withdraws the request.
 struct NodeRequest {
   enum class Kind : std::uint8_t { exchange, watch };
-  /// In a request to watch: NodeBlock::to_bytes of a node whose block has not come. 0: it has come.
+  /// In a request to watch: NodeBlock::to_bytes of a node to watch. 0: of another one.
   static constexpr std::uint64_t kMissing = 1;
 
   /// The number of the last request. The leader writes the other fields first, and only while `taken` equals `asked`.

@@ -298,17 +298,20 @@ void NodeExchange::use_early(Open& open) {
   }
 }
 
-/// Answers the pending request once all blocks are there, or once a block will never come.
+/// Answers the pending request once all blocks are there, or once a block will never come. The carrier does not hear of blocks
+/// that come over connections. So a request to watch has its answer as soon as one block will never come.
 bool NodeExchange::answer(Open& open) {
   if (!open.pending || leader_has_left(open)) return false;
   protocol::NodeRequest& request = control_.worker(open.parts[open.own].leader).exchange;
+  const bool is_watch = open.pending->kind == protocol::NodeRequest::Kind::watch;
   std::int32_t left_rank_plus_one = 0;
   for (const Part& part : open.parts) {
     if (part.has_come) continue;
-    if (!part.left_after || *part.left_after > open.pending->step) return false;
-    if (left_rank_plus_one == 0) left_rank_plus_one = part.leader + 1;
+    const bool has_left = part.left_after && *part.left_after <= open.pending->step;
+    if (!has_left && !is_watch) return false;
+    if (has_left && left_rank_plus_one == 0) left_rank_plus_one = part.leader + 1;
   }
-  if (left_rank_plus_one == 0 && open.pending->kind == protocol::NodeRequest::Kind::watch) return false;
+  if (left_rank_plus_one == 0 && is_watch) return false;
   request.left_rank_plus_one = left_rank_plus_one;
   request.answered.store(open.pending->number, std::memory_order_seq_cst);
   open.pending.reset();

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/text/errors.hpp"
 #include "syncrun/error.hpp"
 #include "worker/comm/meetings.hpp"
 
@@ -25,8 +26,16 @@ constexpr std::chrono::milliseconds kLongWait{20};
 constexpr std::chrono::milliseconds kLookEvery{100};
 /// The kernel has waited for an answer before it says ETIMEDOUT.
 constexpr std::chrono::hours kLong{1};
-/// What interrupts a wait does not wake it, so a sleep is short.
-constexpr int kSleepMs = 1;
+/// What interrupts a wait does not wake it, so a sleep is short. It is longer once a wait has taken a second.
+constexpr std::chrono::milliseconds kSleep{1};
+constexpr std::chrono::milliseconds kLongSleep{8};
+constexpr std::chrono::seconds kSleepsLongAfter{1};
+/// The kernel asks for signs of life if a connection was idle for so long. Otherwise, a firewall may forget it.
+constexpr std::chrono::seconds kIdle{60};
+constexpr std::chrono::seconds kIdleInLongWait{1};
+/// Linux refuses larger numbers of questions, and longer times between them.
+constexpr std::int64_t kMostQuestions = 127;
+constexpr std::int64_t kLongestInterval = 32767;
 
 bool is_later(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
@@ -78,7 +87,7 @@ bool LeaderLink::send() {
   message.msg_iovlen = parts.size();
   const ssize_t result = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (result < 0) {
-    if (!is_later(errno)) note_broken(error_text(errno));
+    note_error(errno);
     return false;
   }
   auto sent = static_cast<std::size_t>(result);
@@ -91,12 +100,15 @@ bool LeaderLink::send() {
   return result != 0;
 }
 
+void LeaderLink::note_error(int error) {
+  if (!is_later(error)) note_broken(error_text(error), error == ETIMEDOUT ? kLong : os::Clock::duration{});
+}
+
 /// Returns what recv() does. Notes an end of the connection.
 long LeaderLink::receive_into(std::byte* to, std::size_t bytes) {
   const ssize_t result = ::recv(socket_.get(), to, bytes, MSG_DONTWAIT);
   if (result == 0) note_broken("the other end has closed it");
-  else if (result < 0 && !is_later(errno))
-    note_broken(error_text(errno), errno == ETIMEDOUT ? kLong : os::Clock::duration{});
+  else if (result < 0) note_error(errno);
   return result;
 }
 
@@ -159,23 +171,27 @@ bool LeaderLink::receive() {
   }
 }
 
-void LeaderLink::watch(bool is_watched, std::chrono::milliseconds silence) noexcept {
-  if (std::exchange(is_watched_, is_watched) == is_watched) return;
-  const auto set = [this](int level, int option, int value) {
-    static_cast<void>(::setsockopt(socket_.get(), level, option, &value, sizeof(value)));
+void LeaderLink::ask_for_life(std::chrono::seconds idle, std::chrono::milliseconds silence) noexcept {
+  if (std::exchange(idle_, idle) == idle) return;
+  const auto set = [this](int level, int option, std::int64_t value) {
+    const int number = static_cast<int>(value);
+    static_cast<void>(::setsockopt(socket_.get(), level, option, &number, sizeof(number)));
   };
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(std::max<std::int64_t>(1, silence.count() / 1000)));
-  set(SOL_SOCKET, SO_KEEPALIVE, is_watched ? 1 : 0);
+  const std::int64_t seconds = std::max<std::int64_t>(1, silence.count() / 1000);
+  const std::int64_t questions = std::min(seconds, kMostQuestions);
+  set(IPPROTO_TCP, TCP_KEEPCNT, questions);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, std::min((seconds + questions - 1) / questions, kLongestInterval));
+  set(IPPROTO_TCP, TCP_KEEPIDLE, idle.count());
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
-/// TCP_USER_TIMEOUT would also end a connection whose other end is alive but stopped, so that it has no room for more.
+/// TCP_USER_TIMEOUT would also end a connection whose other end is alive but stopped, so that it has no room for more. Then the
+/// kernel asks less and less often whether there is room (tcpi_probes: without an answer), so the last answer may be old.
 bool LeaderLink::is_silent(os::Clock::time_point now, std::chrono::milliseconds silence) noexcept {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
   const bool is_known = ::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0;
-  if (!is_known || info.tcpi_unacked == 0) {
+  if (!is_known || (info.tcpi_unacked == 0 && info.tcpi_probes == 0)) {
     unacknowledged_since_.reset();
     return false;
   }
@@ -186,13 +202,18 @@ bool LeaderLink::is_silent(os::Clock::time_point now, std::chrono::milliseconds 
 
 // ---- all links ------------------------------------------------------------------------------------------------
 
-void LeaderLinks::begin(std::span<const int> ranks) {
+LeaderLinks::LeaderLinks(std::string who, std::vector<LeaderLink> links, std::chrono::milliseconds silence)
+    : who_(std::move(who)), links_(std::move(links)), silence_(silence) {
+  for (LeaderLink& link : links_) link.ask_for_life(kIdle, silence_);
+}
+
+void LeaderLinks::begin(const protocol::RankSet& ranks, int own) {
   used_.clear();
+  own_ = static_cast<std::size_t>(ranks.position_of(own));
   for (const int rank : ranks) {
-    const auto link =
-        std::find_if(links_.begin(), links_.end(), [rank](const auto& one) { return one.rank() == rank; });
+    if (rank == own) continue;
+    const auto link = std::ranges::find(links_, rank, &LeaderLink::rank);
     if (link == links_.end()) throw Error(ErrorKind::system, "there is no connection to rank " + std::to_string(rank));
-    if (link->broken().empty() && !link->is_intact()) link->note_broken("the program has closed its descriptor");
     used_.push_back(&*link);
   }
 }
@@ -200,8 +221,11 @@ void LeaderLinks::begin(std::span<const int> ranks) {
 void LeaderLinks::begin_exchange(std::uint64_t command, std::uint64_t step, std::span<const protocol::NodeBlock> blocks,
                                  std::byte* base) {
   for (std::size_t i = 0; i < used_.size(); ++i) {
-    const protocol::NodeBlock& block = blocks[i];
-    used_[i]->begin({command, step, block.from_bytes}, base + block.from, base + block.to, block.to_bytes);
+    LeaderLink& link = *used_[i];
+    if (link.broken().empty() && !link.is_intact())
+      throw text::descriptors_closed("the connection between " + who_ + " and " + link.who());
+    const protocol::NodeBlock& block = blocks[i < own_ ? i : i + 1];
+    link.begin({command, step, block.from_bytes}, base + block.from, base + block.to, block.to_bytes);
   }
   static_cast<void>(move());
 }
@@ -212,17 +236,15 @@ bool LeaderLinks::move() {
   return did_something;
 }
 
-bool LeaderLinks::is_done() const noexcept {
-  return std::all_of(used_.begin(), used_.end(), [](const LeaderLink* link) { return link->is_done(); });
-}
+bool LeaderLinks::is_done() const noexcept { return std::ranges::all_of(used_, &LeaderLink::is_done); }
 
 bool LeaderLinks::has_been_broken(os::Clock::time_point now) const noexcept {
-  return std::any_of(used_.begin(), used_.end(),
-                     [&](const LeaderLink* link) { return !link->is_done() && link->broken_for(now) >= silence_; });
+  return std::ranges::any_of(
+      used_, [&](const LeaderLink* link) { return !link->is_done() && link->broken_for(now) >= silence_; });
 }
 
 /// Until something can be sent or received, for a short time.
-void LeaderLinks::sleep() const {
+void LeaderLinks::sleep(std::chrono::milliseconds limit) const {
   std::vector<pollfd> awaited;
   for (const LeaderLink* const link : used_) {
     if (link->is_done() || !link->broken().empty()) continue;
@@ -230,31 +252,31 @@ void LeaderLinks::sleep() const {
     const auto events = static_cast<short>((awaits_input ? POLLIN : 0) | (link->has_sent() ? 0 : POLLOUT));
     if (events != 0) awaited.push_back({link->fd(), events, 0});
   }
-  static_cast<void>(::poll(awaited.data(), awaited.size(), kSleepMs));
+  static_cast<void>(::poll(awaited.data(), awaited.size(), static_cast<int>(limit.count())));
 }
 
 /// Called from time to time in a long wait.
 void LeaderLinks::look(os::Clock::time_point now, Caller& caller) {
   std::vector<bool> is_missing;
   for (LeaderLink* const link : used_) {
-    is_missing.push_back(!link->has_received());
+    is_missing.push_back(!link->is_done());
     if (link->is_done() || !link->broken().empty()) continue;
-    link->watch(true, silence_);
+    link->ask_for_life(kIdleInLongWait, silence_);
     is_watching_ = true;
     if (link->is_silent(now, silence_)) link->note_broken("nothing is acknowledged any more", silence_);
   }
+  is_missing.insert(is_missing.begin() + static_cast<std::ptrdiff_t>(own_), false);
   caller.note_long_wait(is_missing);
 }
 
 void LeaderLinks::stop_watching() noexcept {
   if (!std::exchange(is_watching_, false)) return;
-  for (LeaderLink* const link : used_) link->watch(false, silence_);
+  for (LeaderLink* const link : used_) link->ask_for_life(kIdle, silence_);
 }
 
 /// If a rank or a node was lost, that interrupts the wait soon, and says more than the end of the connection.
 void LeaderLinks::throw_broken() const {
-  const auto link =
-      std::find_if(used_.begin(), used_.end(), [](const LeaderLink* one) { return !one->broken().empty(); });
+  const auto link = std::ranges::find_if(used_, [](const LeaderLink* one) { return !one->broken().empty(); });
   throw Error(ErrorKind::system, "the connection between " + who_ + " and " + (*link)->who() +
                                      " is broken: " + (*link)->broken() +
                                      ". Neither of the two ranks was lost, so look at the network "
@@ -269,6 +291,7 @@ void LeaderLinks::end_exchange(os::WaitPolicy& policy, const process::WaitLimits
   auto now = os::Clock::now();
   const auto awake_until = now + policy.awake_for;
   const auto spin_until = now + policy.spin_for;
+  const auto short_until = now + kSleepsLongAfter;
   bool spins = policy.shall_spin();
   auto next_look = now + kLongWait;
   for (;;) {
@@ -296,7 +319,7 @@ void LeaderLinks::end_exchange(os::WaitPolicy& policy, const process::WaitLimits
       continue;
     }
     if (patience.is_over(now)) throw_peers_late(limits);
-    sleep();
+    sleep(now < short_until ? kSleep : kLongSleep);
   }
   if (spins) policy.note_useful_spin();
   stop_watching();

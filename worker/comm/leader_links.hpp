@@ -18,6 +18,7 @@
 #include "common/os/file_descriptor.hpp"
 #include "common/os/wait.hpp"
 #include "common/protocol/node_request.hpp"
+#include "common/protocol/rank_set.hpp"
 #include "worker/process/interruption.hpp"
 
 namespace syncrun::detail::worker::comm {
@@ -63,8 +64,9 @@ class LeaderLink {
   /// The other end has sent a frame of a later command. So none comes any more for this one.
   bool is_ahead() const noexcept { return is_ahead_; }
 
-  /// While a wait is long, the kernel asks for signs of life (keep-alive).
-  void watch(bool is_watched, std::chrono::milliseconds silence) noexcept;
+  /// From now on, the kernel asks for signs of life (keep-alive) after the connection was idle for so long. If none comes for
+  /// `silence`, the connection is broken.
+  void ask_for_life(std::chrono::seconds idle, std::chrono::milliseconds silence) noexcept;
   /// Whether what was sent was not acknowledged for so long. Called again and again during a long wait.
   bool is_silent(os::Clock::time_point now, std::chrono::milliseconds silence) noexcept;
 
@@ -79,7 +81,7 @@ class LeaderLink {
   bool receive();
   bool begin_frame();
   long receive_into(std::byte* to, std::size_t bytes);
-  void note_end(long result);
+  void note_error(int error);
 
   int rank_;
   std::string who_;
@@ -106,7 +108,7 @@ class LeaderLink {
   bool has_received_ = true;
   bool is_ahead_ = false;
 
-  bool is_watched_ = false;
+  std::chrono::seconds idle_{0};  // as ask_for_life() was told last
   std::optional<os::Clock::time_point> unacknowledged_since_;
 };
 
@@ -115,13 +117,13 @@ class LeaderLinks {
  public:
   /// `silence` is how long the other end of a link may be silent while this rank waits for it. It is longer than that for a
   /// node, so that the agents are the first to name a lost node.
-  LeaderLinks(std::string who, std::vector<LeaderLink> links, std::chrono::milliseconds silence)
-      : who_(std::move(who)), links_(std::move(links)), silence_(silence) {}
+  LeaderLinks(std::string who, std::vector<LeaderLink> links, std::chrono::milliseconds silence);
 
-  /// The links that a command uses: those to these ranks.
-  void begin(std::span<const int> ranks);
-  /// Begins to exchange blocks with the ranks of begin(). `blocks` has one NodeBlock for each, in order. `base` is where their
-  /// offsets begin. The exchange before is complete, or was given up.
+  /// The links that a command uses: those to these ranks, of which one is `own`.
+  void begin(const protocol::RankSet& ranks, int own);
+  /// Begins to exchange blocks with the ranks of begin(). `blocks` has one NodeBlock for each, in order; its own is not used.
+  /// `base` is where their offsets begin. The exchange before is complete, or was given up. Throws Error (system) if the
+  /// program has closed a descriptor.
   void begin_exchange(std::uint64_t command, std::uint64_t step, std::span<const protocol::NodeBlock> blocks,
                       std::byte* base);
 
@@ -129,7 +131,8 @@ class LeaderLinks {
   class Caller {
    public:
     virtual ~Caller() = default;
-    /// The wait is long. Called again and again, with the ranks of begin() whose blocks have not come, by position.
+    /// The wait is long. Called again and again. `is_missing` says for each rank of begin() whether its block has not come, or
+    /// it has not taken the one for it.
     virtual void note_long_wait(const std::vector<bool>& is_missing) = 0;
     /// Whether the wait is over because of what the caller has learned.
     virtual bool is_over() const = 0;
@@ -142,7 +145,7 @@ class LeaderLinks {
   bool move();
   bool is_done() const noexcept;
   bool has_been_broken(os::Clock::time_point now) const noexcept;
-  void sleep() const;
+  void sleep(std::chrono::milliseconds limit) const;
   void look(os::Clock::time_point now, Caller& caller);
   void stop_watching() noexcept;
   [[noreturn]] void throw_broken() const;
@@ -151,6 +154,7 @@ class LeaderLinks {
   std::vector<LeaderLink> links_;
   std::chrono::milliseconds silence_;
   std::vector<LeaderLink*> used_;  // by the command, in order
+  std::size_t own_ = 0;            // the position of this rank, which has no link
   bool is_watching_ = false;
 };
 

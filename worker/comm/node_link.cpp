@@ -1,19 +1,13 @@
 #include "worker/comm/node_link.hpp"
 
-#include <algorithm>
-
 namespace syncrun::detail::worker::comm {
 
-void NodeLink::begin(LeaderLinks* links, std::span<const int> leaders) {
+void NodeLink::begin(LeaderLinks* links, const protocol::RankSet& ranks) {
   step_ = 0;
   links_ = links;
   if (links == nullptr) return;
-  leaders_ = leaders.size();
-  std::vector<int> others(leaders.begin(), leaders.end());
-  const auto own = std::find(others.begin(), others.end(), attachment_.rank);
-  own_ = static_cast<std::size_t>(own - others.begin());
-  others.erase(own);
-  links->begin(others);
+  nodes_ = static_cast<std::size_t>(ranks.count());
+  links->begin(ranks, attachment_.rank);
 }
 
 void NodeLink::await_taken(const process::WaitLimits& limits) {
@@ -32,24 +26,21 @@ void NodeLink::ask(std::uint64_t command, std::uint64_t step, protocol::NodeRequ
   attachment_.control.header().to_master.ring();
 }
 
-void NodeLink::begin_exchange(const protocol::Command& command, std::uint64_t table, Way way,
+void NodeLink::begin_exchange(const protocol::Command& command, std::uint64_t table,
                               const process::WaitLimits& limits) {
   await_taken(limits);
   table_ = table;
   meetings_.note_exchange();
-  uses_links_ = links_ != nullptr && way == Way::links;
-  if (!uses_links_) return ask(command.id, step_++, protocol::NodeRequest::Kind::exchange);
-  const auto* const blocks = attachment_.segment.at<const protocol::NodeBlock>(table);
-  blocks_.assign(blocks, blocks + leaders_);
-  blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(own_));
+  if (links_ == nullptr) return ask(command.id, step_++, protocol::NodeRequest::Kind::exchange);
   watch_ = 0;
-  links_->begin_exchange(command.id, step_++, blocks_, attachment_.segment.at(0));
+  const auto* const blocks = attachment_.segment.at<const protocol::NodeBlock>(table);
+  links_->begin_exchange(command.id, step_++, {blocks, nodes_}, attachment_.segment.at(0));
 }
 
 /// With links of its own, the leader asks the carrier only in a long wait: the carrier watches the nodes that are missing, and
 /// hears if one of them takes part no more.
 void NodeLink::end_exchange(const process::WaitLimits& limits) {
-  if (!uses_links_) {
+  if (links_ == nullptr) {
     const std::uint64_t number = request().asked.load(std::memory_order_relaxed);
     meetings_.await([&] { return request().answered.load(std::memory_order_seq_cst) >= number; }, limits);
     return check_answer(limits);
@@ -68,15 +59,15 @@ void NodeLink::check_answer(const process::WaitLimits& limits) const {
   throw_has_left(left_rank_plus_one - 1, attachment_.rank);
 }
 
+/// Asks again when other nodes are missing than before: a carrier watches a limited number of them at a time.
 void NodeLink::note_long_wait(const std::vector<bool>& is_missing) {
   const bool was_taken =
       request().taken.load(std::memory_order_seq_cst) == request().asked.load(std::memory_order_relaxed);
-  const bool misses_one = std::find(is_missing.begin(), is_missing.end(), true) != is_missing.end();
-  if (watch_ != 0 || !was_taken || !misses_one) return;
+  if (!was_taken || (watch_ != 0 && is_missing == is_watched_)) return;
+  is_watched_ = is_missing;
   auto* const table = attachment_.segment.at<protocol::NodeBlock>(table_);
-  for (std::size_t i = 0, leader = 0; leader < leaders_; ++leader) {
-    if (leader != own_) table[leader].to_bytes = is_missing[i++] ? protocol::NodeRequest::kMissing : 0;
-  }
+  for (std::size_t node = 0; node < nodes_; ++node)
+    table[node].to_bytes = is_missing[node] ? protocol::NodeRequest::kMissing : 0;
   ask(meetings_.command().id, step_ - 1, protocol::NodeRequest::Kind::watch);
   watch_ = request().asked.load(std::memory_order_relaxed);
 }

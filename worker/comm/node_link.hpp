@@ -3,8 +3,8 @@
 // How a leader exchanges blocks with the leaders of other nodes: over connections of its own (LeaderLinks), or by requests
 // to the process that carries messages on its node (NodeRequest). The command says which.
 
+#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "worker/comm/leader_links.hpp"
@@ -15,22 +15,18 @@ namespace syncrun::detail::worker::comm {
 /// Only the rank that leads its node in a command uses it.
 class NodeLink final : private LeaderLinks::Caller {
  public:
-  /// How the blocks of an exchange travel. All leaders say the same. Links are used only if the command has them.
-  enum class Way : std::uint8_t { links, carriers };
-
   NodeLink(const process::Attachment& attachment, Meetings& meetings) noexcept
       : attachment_(attachment), meetings_(meetings), policy_(meetings.policy()) {}
 
-  /// From here on, exchanges belong to a new command. `links` are those over which its blocks go, or null. `leaders` are the
-  /// ranks that lead the nodes of the command, in order, with this one.
-  void begin(LeaderLinks* links, std::span<const int> leaders);
+  /// From here on, exchanges belong to a new command. `links` are those over which its blocks go, or null. With links, each
+  /// node has one rank of the command.
+  void begin(LeaderLinks* links, const protocol::RankSet& ranks);
   /// Waits until nothing reads any more what an earlier request has named. That request may have been given up.
   void await_taken(const process::WaitLimits& limits);
   /// Begins to send a block to each other node of the command, and to receive a block from each of them. `table` is the
   /// offset of one NodeBlock for each node. The exchange before is complete. Throws what interrupts the wait for an earlier
   /// request.
-  void begin_exchange(const protocol::Command& command, std::uint64_t table, Way way,
-                      const process::WaitLimits& limits);
+  void begin_exchange(const protocol::Command& command, std::uint64_t table, const process::WaitLimits& limits);
   /// Waits until a block has come from each other node. Throws Error (usage) if another node takes no part in further
   /// exchanges, Error (system) if a connection has broken, and what interrupts the wait.
   void end_exchange(const process::WaitLimits& limits);
@@ -47,12 +43,10 @@ class NodeLink final : private LeaderLinks::Caller {
   os::WaitPolicy policy_;
   std::uint64_t step_ = 0;
   LeaderLinks* links_ = nullptr;
-  bool uses_links_ = false;                  // in this exchange
-  std::size_t leaders_ = 0;                  // how many nodes the command has
-  std::size_t own_ = 0;                      // the position of this rank among the leaders
-  std::vector<protocol::NodeBlock> blocks_;  // of the others
-  std::uint64_t table_ = 0;                  // of the exchange
-  std::uint64_t watch_ = 0;                  // the number of the request to watch this exchange; 0 if there is none
+  std::size_t nodes_ = 0;         // of the command, if there are links
+  std::uint64_t table_ = 0;       // of the exchange
+  std::uint64_t watch_ = 0;       // the number of the last request to watch this exchange; 0 if there is none
+  std::vector<bool> is_watched_;  // what this request says, by node
 };
 
 }  // namespace syncrun::detail::worker::comm

@@ -36,33 +36,37 @@ void NodesComm::begin(const protocol::Command& command) {
   here_.begin(command);
   if (command.ranks != set_) take_sections(command.ranks);
   staging_ = NodeStaging(attachment_.control.arena_at(meetings_.rank_at(0)));
-  link_.begin(links_of(command), leaders_);
+  link_.begin(links_of(command), set_);
   rounds_ = 0;
 }
 
-/// Null if the blocks of the command go through the carriers. Only the leader has links.
+/// Null if the blocks of the command go through the carriers. Otherwise, each node has one rank of it.
 LeaderLinks* NodesComm::links_of(const protocol::Command& command) const {
-  if (!command.comm.is_linked() || !is_leader()) return nullptr;
+  if (!command.comm.is_linked()) return nullptr;
   if (links_ != nullptr) return links_.get();
   throw Error(ErrorKind::system, "rank " + std::to_string(attachment_.rank) + " has no connections to other nodes");
 }
 
 void NodesComm::connect(const protocol::ConnectPayload& request) {
   drop_links();
-  LinkMaker maker(attachment_.rank, text::get_text(request.interface));
+  auto maker = std::make_unique<LinkMaker>(attachment_.rank, text::get_text(request.interface));
+  const std::string who = maker->offer().who();
   std::vector<LinkOffer> offers(static_cast<std::size_t>(world_size()));
-  all_gather(&maker.offer(), offers.data(), Division(offers.size(), world_size(), sizeof(LinkOffer)));
+  all_gather(&maker->offer(), offers.data(), Division(offers.size(), world_size(), sizeof(LinkOffer)));
   std::vector<protocol::ConnectAnswer> answers(offers.size());
   protocol::ConnectAnswer own{};
-  text::put_text(own.problem, maker.connect(offers, os::Milliseconds(request.limit_ms), limits_.interruption));
+  text::put_text(own.problem, maker->connect(offers, os::Milliseconds(request.limit_ms), limits_.interruption));
+  std::vector<LeaderLink> links = maker->take_links();
+  maker.reset();  // nobody can call it any more
   all_gather(&own, answers.data(), Division(answers.size(), world_size(), sizeof(own)));
-  const auto failed = std::find_if(answers.begin(), answers.end(), [](const protocol::ConnectAnswer& answer) {
+  // Of two ranks that could not connect, the later one called, and knows more.
+  const auto failed = std::find_if(answers.rbegin(), answers.rend(), [](const protocol::ConnectAnswer& answer) {
     return !text::get_text(answer.problem).empty();
   });
-  const bool are_made = failed == answers.end();
+  const bool are_made = failed == answers.rend();
   attachment_.segment.at<protocol::ConnectAnswer>(request.answers)[attachment_.rank] = are_made ? own : *failed;
   if (!are_made) return;
-  links_ = std::make_unique<LeaderLinks>(maker.offer().who(), maker.take_links(), os::Milliseconds(request.silence_ms));
+  links_ = std::make_unique<LeaderLinks>(who, std::move(links), os::Milliseconds(request.silence_ms));
 }
 
 // ---- the ranks ------------------------------------------------------------------------------------------------
@@ -71,14 +75,10 @@ void NodesComm::take_sections(const protocol::RankSet& ranks) {
   set_ = ranks;
   position_ = ranks.position_of(attachment_.rank);
   sections_.clear();
-  leaders_.clear();
   int position = 0;
   for (const int rank : ranks) {
     const int node = attachment_.control.worker(rank).node;
-    if (sections_.empty() || sections_.back().node != node) {
-      sections_.push_back({node, position, 0});
-      leaders_.push_back(rank);
-    }
+    if (sections_.empty() || sections_.back().node != node) sections_.push_back({node, position, 0});
     ++sections_.back().count;
     ++position;
   }
@@ -121,7 +121,7 @@ void NodesComm::meet(const protocol::Contribution& mine, const Payload& payload)
   if (is_leader()) {
     link_.await_taken(limits_);
     put_meeting(meeting_, payload, parity);
-    link_.begin_exchange(meetings_.command(), staging_.table(), NodeLink::Way::links, limits_);
+    link_.begin_exchange(meetings_.command(), staging_.table(), limits_);
     link_.end_exchange(limits_);
   }
   step();
@@ -200,14 +200,6 @@ void NodesComm::plan(std::size_t block) {
   }
 }
 
-/// If nodes have several ranks, carriers move the blocks of rounds while the leaders fill the next ones with their peers. With
-/// two ranks on each of two hosts, links made arrays from 1 MiB on slower.
-NodeLink::Way NodesComm::way_of_rounds() const noexcept {
-  const bool are_alone =
-      std::all_of(sections_.begin(), sections_.end(), [](const Section& one) { return one.count == 1; });
-  return are_alone ? NodeLink::Way::links : NodeLink::Way::carriers;
-}
-
 /// The leader begins to exchange blocks_, which has offsets from the beginning of what goes out and what comes in.
 void NodesComm::begin_exchange(const Round& round) {
   if (!is_leader()) return;
@@ -217,7 +209,7 @@ void NodesComm::begin_exchange(const Round& round) {
     const protocol::NodeBlock& block = blocks_[section];
     table[section] = {round.out_at + block.from, block.from_bytes, round.in_at + block.to, block.to_bytes};
   }
-  link_.begin_exchange(meetings_.command(), staging_.table(), way_of_rounds(), limits_);
+  link_.begin_exchange(meetings_.command(), staging_.table(), limits_);
 }
 
 void NodesComm::end_exchange() {

@@ -140,7 +140,6 @@ class NodesComm final : public CommCore {
   void plan(std::size_t block);
   template <class Fill, class Plan, class Use>
   void run_rounds(std::size_t rounds, const Fill& fill, const Plan& plan_round, const Use& use);
-  NodeLink::Way way_of_rounds() const noexcept;
   void begin_exchange(const Round& round);
   void end_exchange();
   const std::byte* block_from(const Round& round, std::size_t section, std::size_t block,
@@ -173,7 +172,6 @@ class NodesComm final : public CommCore {
   NodeStaging staging_{0};              // of the leader
   protocol::RankSet set_;
   std::vector<Section> sections_;  // in the order of the nodes
-  std::vector<int> leaders_;       // of the sections
   std::size_t own_ = 0;            // this node's
   int position_ = 0;
   std::uint64_t rounds_ = 0;

@@ -4,9 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -135,10 +137,36 @@ TEST_F(LeaderLinkPair, NotesTheEndOfTheConnection) {
   EXPECT_FALSE(links[0].move());
 }
 
+// ---- all links ------------------------------------------------------------------------------------------------------
+
+TEST_F(LeaderLinkPair, SaysThatTheProgramHasClosedADescriptorAndLeavesItsFilesAlone) {
+  const int fd = links[0].fd();
+  std::vector<LeaderLink> own;
+  own.push_back(std::move(links[0]));
+  worker::comm::LeaderLinks all("rank 0 (a)", std::move(own), std::chrono::hours(1));
+  all.begin(protocol::RankSet::all(2), 0);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const os::FileDescriptor other(ends[1]);
+  ::dup2(ends[0], fd);  // closes the connection, as close(2) in the program, and then gives its number to another file
+  ::close(ends[0]);
+  Bytes room(64);
+  const std::array<protocol::NodeBlock, 2> blocks{{{}, {0, 8, 32, 8}}};
+  try {
+    all.begin_exchange(9, 0, blocks, room.data());
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("the program has closed file descriptors that Syncrun uses (the "
+                                                 "connection between rank 0 (a) and rank 1 (b))"));
+  }
+  EXPECT_EQ(::recv(other.get(), room.data(), room.size(), MSG_DONTWAIT), -1) << "nothing was sent to the other file";
+  ::close(fd);
+}
+
 // ---- with the carriers of messages ----------------------------------------------------------------------------------
 
 TEST(LeaderLinks, HaveTheFailureOfAnotherNodeEndAWait) {
-  RanksOnNodes nodes({1, 2});
+  RanksOnNodes nodes({1, 1, 1});
   nodes.link();
   const auto thrown = nodes.run([](RankOnNode& rank) {
     std::int64_t value = 1;
@@ -161,6 +189,34 @@ TEST(LeaderLinks, SayThatARankOfAnotherNodeHasLeft) {
   EXPECT_EQ(thrown, (std::vector<std::string>{
                         "ranks disagree in a collective: rank 1 has left the call, and rank 0 is still in one", ""}));
   EXPECT_EQ(nodes.run([](RankOnNode& rank) { rank.comm.barrier(); }), nodes.nothing_thrown());
+}
+
+/// Rank 0 asks its carrier to watch both others. Then the block of rank 1 comes, which the carrier does not hear of, and rank 1
+/// leaves after this exchange, because its body catches the error. Or rank 1 only comes once rank 0 has its error.
+TEST(LeaderLinks, SayThatOneOfTwoMissingRanksHasLeft) {
+  RanksOnNodes nodes({1, 1, 1});
+  nodes.link();
+  const auto& asked = nodes.control_of(0).worker(0).exchange.asked;
+  const std::string words = "ranks disagree in a collective: rank 2 has left the call, and rank ";
+  for (const bool comes_after_the_error : {false, true}) {
+    const std::uint64_t before = asked.load();
+    std::atomic<int> errors = 0;
+    std::vector<std::string> caught(3);
+    EXPECT_EQ(nodes.run([&](RankOnNode& rank) {
+      const int number = rank.attachment.rank;
+      while (number == 1 && (comes_after_the_error ? errors.load() == 0 : asked.load() == before))
+        std::this_thread::yield();
+      try {
+        if (number != 2) rank.comm.barrier();
+      } catch (const Error& error) {
+        caught[static_cast<std::size_t>(number)] = error.what();
+        ++errors;
+      }
+    }),
+              nodes.nothing_thrown());
+    EXPECT_EQ(caught, (std::vector<std::string>{words + "0 is still in one", words + "1 is still in one", ""}));
+    EXPECT_EQ(nodes.run([](RankOnNode& rank) { rank.comm.barrier(); }), nodes.nothing_thrown());
+  }
 }
 
 /// The silence of RanksOnNodes::link is 2 s. Nothing else says that rank 1 does not come.

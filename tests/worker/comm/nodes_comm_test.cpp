@@ -180,10 +180,10 @@ INSTANTIATE_TEST_SUITE_P(Of, CollectivesOfNodes,
                                          Layout{{3, 1, 2}, 20'000, Where::own_memory},
                                          Layout{{3, 1, 2}, 300'001, Where::own_memory},
                                          Layout{{3, 1, 2}, 300'001, Where::segment},
-                                         Layout{{2, 2}, 5, Where::own_memory, Way::links},
-                                         Layout{{1, 2}, 3001, Where::segment, Way::links},
-                                         Layout{{3, 1, 2}, 20'000, Where::own_memory, Way::links},
-                                         Layout{{3, 1, 2}, 300'001, Where::segment, Way::links}),
+                                         Layout{{1, 1}, 5, Where::own_memory, Way::links},
+                                         Layout{{1, 1, 1}, 3001, Where::segment, Way::links},
+                                         Layout{{1, 1, 1}, 20'000, Where::own_memory, Way::links},
+                                         Layout{{1, 1, 1}, 300'001, Where::segment, Way::links}),
                          name_of);
 
 /// From 128 KiB on, an array is divided among three nodes, and large arrays travel in several rounds.

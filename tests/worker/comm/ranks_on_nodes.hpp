@@ -54,22 +54,20 @@ class RanksOnNodes {
       node.carrier = std::jthread([this, &node](const std::stop_token& end) { carry(node, end); });
   }
 
-  /// Connects the leaders of all nodes, over the loopback interface. Later commands use the connections.
+  /// Connects all ranks, over the loopback interface. Each node has one. Later commands use the connections.
   void link() {
-    protocol::RankSet leaders;
-    for (const Node& node : nodes_) leaders.add(node.place.first_rank);
     protocol::ConnectPayload request{.answers = std::uint64_t{32} << 20U, .limit_ms = 20'000, .silence_ms = 2'000};
     text::put_text(request.interface, "lo");
     const std::uint64_t id = next_++;
-    begin(id, leaders);
-    EXPECT_EQ(run(id, leaders,
+    begin(id, all());
+    EXPECT_EQ(run(id, all(),
                   [&](RankOnNode& rank) {
                     rank.comm.connect(request);
                     const auto* const answers =
                         rank.attachment.segment.at<const protocol::ConnectAnswer>(request.answers);
                     EXPECT_EQ(text::get_text(answers[rank.attachment.rank].problem), "");
                   }),
-              std::vector<std::string>(static_cast<std::size_t>(leaders.count())));
+              nothing_thrown());
     are_linked_ = true;
   }
 
