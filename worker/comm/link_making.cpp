@@ -77,11 +77,11 @@ LinkMaker::LinkMaker(int rank, std::string_view interface) : listener_(new_socke
   offer_.addresses_count = static_cast<std::uint16_t>(std::min(addresses.size(), LinkOffer::kMostAddresses));
   std::copy_n(addresses.begin(), offer_.addresses_count, offer_.addresses.begin());
   if (addresses.empty()) {
-    problem_ = offer_.who() + " has no IPv4 address" +
-               (interface.empty() ? "" : " at the interface " + std::string(interface));
+    text::put_text(offer_.problem,
+                   "has no IPv4 address" + (interface.empty() ? "" : " at the interface " + std::string(interface)));
     return;
   }
-  sockaddr_in place = address_of(INADDR_ANY, 0);
+  sockaddr_in place = address_of(addresses.size() == 1 ? addresses.front() : INADDR_ANY, 0);
   socklen_t bytes = sizeof(place);
   auto* const any = reinterpret_cast<sockaddr*>(&place);
   const bool is_listening = ::bind(listener_.get(), any, bytes) == 0 && ::listen(listener_.get(), kBacklog) == 0 &&
@@ -89,7 +89,7 @@ LinkMaker::LinkMaker(int rank, std::string_view interface) : listener_(new_socke
   const bool has_token =
       ::getrandom(offer_.token.data(), offer_.token.size(), 0) == static_cast<ssize_t>(offer_.token.size());
   if (is_listening && has_token) offer_.port = place.sin_port;
-  else problem_ = offer_.who() + " cannot listen: " + words_of(errno);
+  else text::put_text(offer_.problem, "cannot listen: " + words_of(errno));
 }
 
 bool LinkMaker::is_linked_to(int rank) const noexcept {
@@ -101,8 +101,17 @@ void LinkMaker::add_link(const LinkOffer& offer, os::FileDescriptor socket) {
   links_.emplace_back(offer.rank, offer.who(), std::move(socket));
 }
 
+/// Hosts can have the same address in networks of their own, such as those of containers. A call there would reach this host,
+/// which must not see the token.
+bool LinkMaker::is_own_address(const LinkOffer& offer, std::uint32_t address) const noexcept {
+  const auto end = offer_.addresses.begin() + offer_.addresses_count;
+  return offer.host != offer_.host && std::find(offer_.addresses.begin(), end, address) != end;
+}
+
 void LinkMaker::call_all(const LinkOffer& offer) {
+  last_error_ = "both have the same addresses";
   for (std::size_t i = 0; i < std::min<std::size_t>(offer.addresses_count, LinkOffer::kMostAddresses); ++i) {
+    if (is_own_address(offer, offer.addresses[i])) continue;
     Call call{&offer, new_socket()};
     const sockaddr_in place = address_of(offer.addresses[i], offer.port);
     if (::connect(call.socket.get(), reinterpret_cast<const sockaddr*>(&place), sizeof(place)) == 0 ||
@@ -130,14 +139,14 @@ bool LinkMaker::progress(Call& call) {
     call.is_connected = true;
   }
   if (!hear(socket, call.answer, call.got)) {
-    last_error_ = "who listens there has refused the token";
+    last_error_ = "what listens there has ended the connection";
     return false;
   }
   if (call.got < sizeof(Greeting)) return true;
   const bool is_right =
       call.answer.magic == kMagic && call.answer.rank == call.to->rank && call.answer.token == offer_.token;
   if (is_right) add_link(*call.to, std::move(call.socket));
-  else last_error_ = "who listens there does not have the token";
+  else last_error_ = "what listens there does not have the token";
   return false;
 }
 
@@ -158,6 +167,7 @@ bool LinkMaker::progress(Caller& caller, std::span<const LinkOffer> awaited) {
 void LinkMaker::accept() {
   for (;;) {
     os::FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    can_accept_ = socket.is_open() || errno == EAGAIN;
     if (!socket.is_open()) return;
     if (callers_.size() == kMostCallers) callers_.erase(callers_.begin());
     callers_.push_back({std::move(socket)});
@@ -165,7 +175,7 @@ void LinkMaker::accept() {
 }
 
 void LinkMaker::await_something() const {
-  std::vector<pollfd> sockets{{listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> sockets{{can_accept_ ? listener_.get() : -1, POLLIN, 0}};
   for (const Call& call : calls_)
     sockets.push_back({call.socket.get(), static_cast<short>(call.is_connected ? POLLIN : POLLOUT), 0});
   for (const Caller& caller : callers_) sockets.push_back({caller.socket.get(), POLLIN, 0});
@@ -175,7 +185,7 @@ void LinkMaker::await_something() const {
 std::string LinkMaker::connect(std::span<const LinkOffer> offers, std::chrono::milliseconds limit,
                                const process::Interruption& interruption) {
   for (const LinkOffer& offer : offers) {
-    if (offer.port == 0) return problem_.empty() ? offer.who() + " cannot listen" : problem_;
+    if (offer.problem.front() != '\0') return offer.who() + " " + std::string(text::get_text(offer.problem));
   }
   const auto own =
       std::find_if(offers.begin(), offers.end(), [this](const LinkOffer& offer) { return offer.rank == offer_.rank; });

@@ -28,10 +28,11 @@ struct LinkOffer {
   using Token = std::array<std::byte, 16>;
   Token token;
   std::int32_t rank;
-  std::uint16_t port;  // in network order; 0 if the leader cannot listen
+  std::uint16_t port;  // in network order
   std::uint16_t addresses_count;
   std::array<std::uint32_t, kMostAddresses> addresses;  // IPv4, in network order
   std::array<char, 64> host;
+  std::array<char, 128> problem;  // why nobody can call this leader; empty if others can
   /// "rank 2 (n2)"
   std::string who() const;
 };
@@ -70,6 +71,7 @@ class LinkMaker {
     Greeting greeting{};
   };
 
+  bool is_own_address(const LinkOffer& offer, std::uint32_t address) const noexcept;
   void call_all(const LinkOffer& offer);
   bool progress(Call& call);
   bool progress(Caller& caller, std::span<const LinkOffer> awaited);
@@ -79,9 +81,9 @@ class LinkMaker {
   void await_something() const;
 
   LinkOffer offer_{};
-  std::string problem_;  // why nobody can call this leader
   std::string last_error_;
   os::FileDescriptor listener_;
+  bool can_accept_ = true;  // false for a moment if the system has refused a descriptor
   std::vector<Call> calls_;
   std::vector<Caller> callers_;
   std::vector<LeaderLink> links_;

@@ -95,12 +95,18 @@ TEST(LinkMaker, RefusesALeaderThatDoesNotHaveTheToken) {
   const auto offers = offers_of(makers);
   auto wrong = offers;
   wrong[0].token.fill(std::byte{7});  // what rank 1 believes to be the token of rank 0
-  const auto problems = connect(makers, {offers, wrong}, kShort);
-  EXPECT_THAT(problems[0], testing::HasSubstr("was not called by rank 1"));
-  EXPECT_THAT(problems[1], testing::HasSubstr("cannot connect to rank 0"));
-  wrong = offers;
+  std::string problem;
+  std::jthread leader([&] { problem = makers[0].connect(offers, kLong, kNothing); });
+  EXPECT_THAT(makers[1].connect(wrong, kLong, kNothing),
+              testing::HasSubstr("cannot connect to rank 0 (" + std::string(offers[0].host.data()) + ")"));
+  EXPECT_EQ(makers[1].connect(offers, kLong, kNothing), "") << "with the right token";
+  leader.join();
+  EXPECT_EQ(problem, "");
+  makers = makers_for({0, 1});
+  const auto others = offers_of(makers);
+  wrong = others;
   wrong[1].token.fill(std::byte{7});  // rank 0 answers with another token than rank 1 has offered
-  EXPECT_THAT(connect(makers, {wrong, offers}, kShort)[1], testing::HasSubstr("does not have the token"));
+  EXPECT_THAT(connect(makers, {wrong, others}, kLong)[1], testing::HasSubstr("does not have the token"));
 }
 
 TEST(LinkMaker, SaysWhyItCannotConnect) {
@@ -112,8 +118,18 @@ TEST(LinkMaker, SaysWhyItCannotConnect) {
   EXPECT_THAT(makers[0].connect(offers, kShort, kNothing), testing::HasSubstr("within 50 ms"));
   LinkMaker without(2, "no_such_interface");
   offers.push_back(without.offer());
-  EXPECT_THAT(without.connect(offers, kLong, kNothing),
-              testing::HasSubstr("has no IPv4 address at the interface no_such_interface"));
+  for (LinkMaker* const maker : {&without, &makers[0]}) {
+    EXPECT_THAT(maker->connect(offers, kLong, kNothing),
+                testing::MatchesRegex("rank 2 \\(.*\\) has no IPv4 address at the interface no_such_interface"));
+  }
+}
+
+TEST(LinkMaker, DoesNotCallAnAddressThatItsOwnHostHasToo) {
+  auto makers = makers_for({0, 1});
+  auto offers = offers_of(makers);
+  offers[0].host = {'n', '1'};
+  EXPECT_THAT(makers[1].connect(offers, kLong, kNothing),
+              testing::EndsWith("cannot connect to rank 0 (n1): both have the same addresses"));
 }
 
 }  // namespace
