@@ -50,8 +50,8 @@ CallBuilder::CallBuilder(const std::shared_ptr<master::records::FunctionRecord>&
   State& state = *new (state_.data()) State(*session_);
   try {
     master::dispatch::CommandDispatcher& commands = session_->commands();
-    if (function_->signature.has_comm)
-      session_->prepare_collectives(ranks.empty() ? session_->all_ranks() : set_of(ranks));
+    if (auto* const links = session_->node_links(); links != nullptr && function_->signature.has_comm) [[unlikely]]
+      links->prepare(ranks.empty() ? session_->all_ranks() : set_of(ranks));
     state.command =
         &(ranks.empty() ? commands.next_command(session_->all_ranks()) : commands.next_command(set_of(ranks)));
     state.settled.emplace(commands.waits_so_far());

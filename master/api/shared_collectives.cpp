@@ -128,7 +128,8 @@ void run(const Collective& collective, VariableList variables, const Plan& plan)
   master::calls::SystemCommands& commands = variables.front()->session->commands();
   std::vector<const void*> users;  // as before a transfer
   for (const auto& variable : variables) users.push_back(variable.get());
-  variables.front()->session->prepare_collectives(ranks_of_collective(*variables.front()->session));
+  if (auto* const links = variables.front()->session->node_links())
+    links->prepare(ranks_of_collective(*variables.front()->session));
   commands.when_settled(ranks_of_collective(*variables.front()->session), users,
                         [&](const master::records::Room& room) { run_parts(collective, variables, room, plan(room)); });
 }

@@ -8,21 +8,12 @@ bool CommTable::are_whole_session_of_gpus(const protocol::RankSet& ranks) const 
   return !devices_.kinds().is_mixed() && ranks.count() == devices_.world_size();
 }
 
-bool CommTable::may_be_linked(const protocol::RankSet& ranks) const {
-  return devices_.leaders_of(ranks).count() == ranks.count();
-}
-
-protocol::CommChoice CommTable::choose_for_nodes(const protocol::RankSet& ranks) const {
-  const bool are_linked_all = are_linked() && may_be_linked(ranks) &&
-                              std::all_of(ranks.begin(), ranks.end(), [this](int rank) { return linked_.has(rank); });
-  return are_linked_all ? protocol::CommChoice::linked_nodes() : protocol::CommChoice::nodes();
-}
-
 protocol::CommChoice CommTable::choose_for_peers(const protocol::RankSet& ranks) {
   const bool spans_nodes = devices_.span_nodes(ranks);
-  const protocol::CommChoice on_host = spans_nodes ? choose_for_nodes(ranks) : protocol::CommChoice::host();
+  if (spans_nodes && linked_.includes(ranks)) return protocol::CommChoice::linked_nodes();
+  const protocol::CommChoice on_host = spans_nodes ? protocol::CommChoice::nodes() : protocol::CommChoice::host();
   const protocol::CommChoice on_cpus =
-      spans_nodes ? choose_for_nodes(ranks) : protocol::CommChoice::devices(protocol::CommChoice::kOfSession);
+      spans_nodes ? protocol::CommChoice::nodes() : protocol::CommChoice::devices(protocol::CommChoice::kOfSession);
   const auto on_gpus = [&](int index) {
     return spans_nodes ? protocol::CommChoice::devices_of_nodes(index) : protocol::CommChoice::devices(index);
   };

@@ -20,11 +20,9 @@ class CommTable {
   protocol::CommChoice choose(const protocol::RankSet& ranks) {
     return ranks.is_single() ? protocol::CommChoice::alone() : choose_for_peers(ranks);
   }
-  /// From now on, these ranks, each the first one of its node, use their own connections in commands. Empty: no rank does.
+  /// From now on, these ranks, one CPU device of each node, use their own connections in commands without other ranks. Empty:
+  /// there are none. With two workers on each of two hosts of two cores, some runs took several times as long over connections.
   void set_linked(const protocol::RankSet& leaders) { linked_ = leaders; }
-  /// Whether the connections serve these ranks: each node has only its first one of them. With two workers on each of two
-  /// hosts of two cores, some runs took several times as long over the connections.
-  bool may_be_linked(const protocol::RankSet& ranks) const;
   bool are_linked() const noexcept { return !linked_.is_empty(); }
   /// Whether the communicator that choose() has returned for these ranks is one of NCCL. Commands with its collectives
   /// end with a vote. So all ranks know about a failure, after which they make a new communicator.
@@ -33,8 +31,6 @@ class CommTable {
  private:
   protocol::CommChoice choose_for_peers(const protocol::RankSet& ranks);
   bool are_whole_session_of_gpus(const protocol::RankSet& ranks) const noexcept;
-
-  protocol::CommChoice choose_for_nodes(const protocol::RankSet& ranks) const;
 
   const RankDevices& devices_;
   protocol::RankSet linked_;

@@ -12,14 +12,9 @@ bool RankDevices::span_nodes(const protocol::RankSet& ranks) const noexcept {
   return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return !first->has(rank); });
 }
 
-protocol::RankSet RankDevices::leaders_of(const protocol::RankSet& ranks) const {
+protocol::RankSet RankDevices::leaders() const noexcept {
   protocol::RankSet leaders;
-  for (const protocol::NodePlace& node : places_) {
-    const auto here = node.ranks_of(ranks);
-    if (here.begin() == here.end()) continue;
-    if (*here.begin() != node.first_rank) return {};
-    leaders.add(node.first_rank);
-  }
+  for (const protocol::NodePlace& node : places_) leaders.add(node.first_rank);
   return leaders;
 }
 

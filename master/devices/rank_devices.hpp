@@ -31,8 +31,8 @@ class RankDevices {
   /// Whether these ranks are on more than one node. The set must not be empty.
   bool span_nodes(const protocol::RankSet& ranks) const noexcept;
 
-  /// The first rank of each node that has some of these ranks. Empty if a node has some of them without its first rank.
-  protocol::RankSet leaders_of(const protocol::RankSet& ranks) const;
+  /// The first rank of each node.
+  protocol::RankSet leaders() const noexcept;
 
   /// The devices of peers cannot copy from the memory of this rank's device.
   void note_closed_to_peers(int rank) { closed_.add(rank); }

@@ -170,8 +170,8 @@ os::Woken CommandDispatcher::wait(CallLimits& limits, Ready&& ready) {
 /// Returns if the worker was replaced. Then nothing is in flight.
 void CommandDispatcher::end_with_loss(std::uint64_t id) {
   waits().note_change();
+  comms().set_linked({});  // the new worker has no connections
   ends_.end_with_loss(id);
-  comms().set_linked({});
 }
 
 void CommandDispatcher::await(std::uint64_t id) {

@@ -44,9 +44,8 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
                                                        .ends = *this,
                                                        .profiler = profiler_.get(),
                                                        .call_timeout = settings_.call_timeout});
-  node_links_.emplace(*commands_, *logger_,
-                      calls::NodeLinks::Options{settings_.has_node_links, settings_.link_interface,
-                                                settings_.node_silence + kTurnOfAgents});
+  if (settings_.nodes.size() > 1 && settings_.has_node_links)
+    node_links_.emplace(*commands_, *logger_, settings_.link_interface, settings_.node_silence + kTurnOfAgents);
   recovery_.emplace(Recovery::Parts{.pool = *pool_,
                                     .calls = calls_,
                                     .report = *report_,

@@ -83,11 +83,8 @@ class SessionCore final : private dispatch::SessionEnds {
   pool::SegmentHeap memory() noexcept { return {pool_->segment(), heap_}; }
   dispatch::CommandDispatcher& commands() noexcept { return *commands_; }
   calls::CommandTable& calls() noexcept { return calls_; }
-  /// A command with collectives of these ranks comes next.
-  void prepare_collectives(const protocol::RankSet& ranks) {
-    if (place().has_others()) [[unlikely]]
-      node_links_->prepare(ranks);
-  }
+  /// Null if the ranks of different nodes have no connections of their own.
+  calls::NodeLinks* node_links() noexcept { return node_links_ ? &*node_links_ : nullptr; }
   records::Registry& registry() noexcept { return registry_; }
   const records::Registry& registry() const noexcept { return registry_; }
   text::Logger& logger() noexcept { return *logger_; }
