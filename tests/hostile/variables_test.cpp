@@ -133,12 +133,14 @@ INSTANTIATE_ON_BOTH_FRONTS(PublicVariables);
 
 TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
   for (const auto& [name, value] :
-       Settings{{"TIMEOUT", "soon"},    {"TIMEOUT", "nan"},      {"TIMEOUT", "1e99"},       {"START_TIMEOUT", "-1"},
-                {"LOG_LEVEL", "loud"},  {"METRICS", "0"},        {"RESERVE_BYTES", "much"}, {"RESERVE_BYTES", "0"},
-                {"MEMORY_CHECK", "no"}, {"NODE_TIMEOUT", "0.4"}, {"TREE_FROM", "1"},        {"BIND_TO", "slot"},
-                {"TAG", "maybe"},       {"TIMESTAMPS", "2"},     {"JSON_LOG", "yes"},       {"ONLY_RANK", "x"},
-                {"LOG_SIZE", "much"},   {"WRAP", "x:env"},       {"QUIET", "no"},           {"REPORT_BINDINGS", "yes"},
-                {"DUMP_SHARED", "all"}, {"DEVICES", "gpx0"},     {"NPROC_PER_NODE", "many"}}) {
+       Settings{{"TIMEOUT", "soon"},       {"TIMEOUT", "nan"},         {"TIMEOUT", "1e99"},
+                {"START_TIMEOUT", "-1"},   {"LOG_LEVEL", "loud"},      {"METRICS", "0"},
+                {"RESERVE_BYTES", "much"}, {"RESERVE_BYTES", "0"},     {"MEMORY_CHECK", "no"},
+                {"NODE_TIMEOUT", "0.4"},   {"TREE_FROM", "1"},         {"BIND_TO", "slot"},
+                {"TAG", "maybe"},          {"TIMESTAMPS", "2"},        {"JSON_LOG", "yes"},
+                {"ONLY_RANK", "x"},        {"LOG_SIZE", "much"},       {"WRAP", "x:env"},
+                {"QUIET", "no"},           {"REPORT_BINDINGS", "yes"}, {"DUMP_SHARED", "all"},
+                {"DEVICES", "gpx0"},       {"NPROC_PER_NODE", "many"}, {"NODE_LINKS", "eth0.of.this.host"}}) {
     OddRun run = run_with({{name, value}}, GetParam());
     run.expect_end(1);
     for (const std::string& words : {"SYNCRUN_" + name, std::string("expected "), "'" + value + "'"})
