@@ -147,9 +147,9 @@ class Launches(ByLaunchers, OnHosts):
                 self.fails(job, pattern)
                 took = time.monotonic() - began
                 print(f"  {launcher.name}, {program}: {took:.1f} s", flush=True)
-                # Slurm would let the others end for KillWait, which is 5 s here.
-                is_killed = launcher.word == "srun" and program == "/tmp/program"
-                self.assertLess(took, START_LIMIT_S + (0 if is_killed else BUSY_S), job.text)
+                self.assertLess(took, START_LIMIT_S + BUSY_S, job.text)
+                if launcher.word == "srun" and program == "/tmp/program":
+                    self.assertNotIn("Waiting up to", job.text)  # for KillWait, until the others have ended
 
     def test_lines_of_all_nodes_are_whole(self):
         """An engine reads 4096 bytes at a time, and passes on those of another node between two reads."""
@@ -161,7 +161,8 @@ class Launches(ByLaunchers, OnHosts):
         for launcher in self.for_each_launcher(("openmpi", "mpich", "srun")):
             job = self.job(launcher, ["calls"], more=["--wrap", f"*:{script}"])
             self.succeeds(job, "as expected")
-            whole = re.findall(r"^\[n\d, rank \d\] line \d{6} 0{20,60}$", job.text, re.MULTILINE)
+            # MPICH and srun may cut a line of the program itself, and show the lines of ranks of other nodes in between.
+            whole = re.findall(r"\[n\d, rank \d\] line \d{6} 0{20,60}$", job.text, re.MULTILINE)
             self.assertEqual(len(whole), 6 * count)
 
     def test_the_program_saves_after_each_signal(self):
