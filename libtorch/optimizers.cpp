@@ -298,9 +298,15 @@ DividedParameters::DividedParameters(std::vector<::torch::Tensor> all, int rank,
                    [this](std::size_t a, std::size_t b) { return all_[a].numel() > all_[b].numel(); });
   std::vector<std::int64_t> loads(static_cast<std::size_t>(world_size), 0);
   for (const std::size_t i : by_size) {
-    if (!all_[i].is_floating_point())
+    if (!with_floating_elements(all_[i], [](auto) {}))
+      throw Error(ErrorKind::usage, "DividedOptimizer: a parameter is " + type_and_shape(all_[i]) +
+                                        ", expected float64, float32, float16 or bfloat16");
+    const bool is_twice = std::any_of(all_.begin(), all_.begin() + static_cast<std::ptrdiff_t>(i),
+                                      [&](const ::torch::Tensor& other) { return other.is_same(all_[i]); });
+    if (is_twice)
       throw Error(ErrorKind::usage,
-                  "DividedOptimizer: a parameter is " + type_and_shape(all_[i]) + ", expected a floating-point type");
+                  "DividedOptimizer: a parameter, " + type_and_shape(all_[i]) +
+                      ", occurs twice, expected once: two ranks would update it. Pass tied weights once");
     const auto least = std::min_element(loads.begin(), loads.end());
     *least += all_[i].numel();
     owners_[i] = static_cast<int>(least - loads.begin());

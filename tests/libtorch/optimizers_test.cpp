@@ -50,6 +50,15 @@ TEST_P(TorchOptimizers, AveragedWeightsAreEvaluatedBesideTheTraining) {
 
 TEST_P(TorchOptimizers, OfMatricesAreThoseOfPython) { matrices::expect_as_python(session(), 1e-12); }
 
+TEST(DividedOptimizer, RefusesParametersThatOccurTwiceOrCannotBeExchanged) {
+  using Parameters = models::lt::detail::DividedParameters;
+  const auto weight = torch::zeros({2, 3});
+  EXPECT_ERROR(Parameters({weight, torch::zeros({4}), weight}, 0, 2), sr::ErrorKind::usage,
+               "Float [2, 3], occurs twice");
+  EXPECT_ERROR(Parameters({torch::zeros({2}, torch::kInt64)}, 0, 2), sr::ErrorKind::usage,
+               "a parameter is Long [2], expected float64, float32");
+}
+
 TEST(TorchMuon, RefusesWhatIsNoMatrix) {
   EXPECT_ERROR(models::lt::Muon({torch::zeros({2, 2}), torch::zeros({3})}), sr::ErrorKind::usage,
                "a parameter is Float [3], expected two dimensions");

@@ -129,13 +129,15 @@ template <class Optimizer>
 class DividedOptimizer {
  public:
   /// All ranks pass the same parameters in the same order. `arguments` follow the parameters in the constructor of
-  /// Optimizer. Throws Error (usage) if a parameter is not of a floating-point type, and what that constructor throws.
+  /// Optimizer. Throws Error (usage) if a parameter occurs twice or is not of float64, float32, float16 or bfloat16, and
+  /// what that constructor throws.
   template <class... Arguments>
   DividedOptimizer(const AnyWorker& worker, std::vector<::torch::Tensor> parameters, Arguments&&... arguments)
       : parameters_(std::move(parameters), worker.rank(), worker.world_size()),
         own_(parameters_.own(), std::forward<Arguments>(arguments)...) {}
 
-  /// The optimizer of this rank's parameters, which may be none. Its files are those of this rank.
+  /// The optimizer of this rank's parameters. With fewer tensors than ranks, some ranks have none. A file of it has the
+  /// state of this rank only.
   Optimizer& own() noexcept { return own_; }
 
   /// Sets the gradients of all parameters to zero.

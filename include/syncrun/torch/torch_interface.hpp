@@ -429,8 +429,8 @@ SYNCRUN_EXPORT void average_gradients(Comm& comm, ::torch::nn::Module& module);
 /// Parameters that are divided among the ranks, as whole tensors.
 class SYNCRUN_EXPORT DividedParameters {
  public:
-  /// Gives each rank about the same number of elements. Throws Error (usage) if a parameter is not of a floating-point
-  /// type.
+  /// Gives each rank about the same number of elements. Throws Error (usage) if a parameter occurs twice or has a type
+  /// that ranks cannot exchange.
   DividedParameters(std::vector<::torch::Tensor> all, int rank, int world_size);
 
   const std::vector<::torch::Tensor>& all() const noexcept { return all_; }
