@@ -233,7 +233,7 @@ class ControlBlock {
 
   int world_size() const noexcept { return world_size_; }
   ControlHeader& header() const noexcept { return *reinterpret_cast<ControlHeader*>(base_); }
-  /// Where this process is among the nodes of the session.
+  /// The node of this process, and the ranks that it has.
   const NodePlace& place() const noexcept { return header().place; }
   WorkerSlot& worker(int rank) const noexcept {
     return *reinterpret_cast<WorkerSlot*>(base_ + workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(rank));

@@ -23,9 +23,10 @@ struct NodeBlock {
 
 /// In the slot of each worker. The leader writes it, except for what the carrier writes. Zeros are a valid beginning.
 ///
-/// If the leader has connections of its own to the other leaders, it exchanges the blocks itself. In a long wait, it asks the
-/// carrier to watch the nodes that have not sent their blocks, or not taken its own. It asks again when these are others. The
-/// answer says that one of them has left without this exchange. After the exchange, the leader withdraws the request.
+/// If the leader has its own connections to the other leaders, it exchanges the blocks itself. In a long wait, it asks the
+/// carrier to watch some nodes: those that have not sent their blocks, or have not received its own. If the set of these nodes
+/// changes, it asks again. The answer says that one of them has left without this exchange. After the exchange, the leader
+/// withdraws the request.
 struct NodeRequest {
   enum class Kind : std::uint8_t { exchange, watch };
   /// In a request to watch: NodeBlock::to_bytes of a node to watch. 0: of another one.
@@ -37,7 +38,7 @@ struct NodeRequest {
   std::uint64_t step;    // how many exchanges of the command came before
   std::uint64_t blocks;  // offset of one NodeBlock for each node of the command, in order; its own is not used
   Kind kind;
-  std::atomic<std::uint64_t> withdrawn;  // the number of the last request to watch that has become void
+  std::atomic<std::uint64_t> withdrawn;  // the last request to watch that the leader has withdrawn
   /// The last command whose collectives the worker has left. It asks for no more exchanges of it.
   std::atomic<std::uint64_t> left;
 

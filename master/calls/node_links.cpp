@@ -32,7 +32,7 @@ bool NodeLinks::is_a_call_running() const {
   });
 }
 
-/// The program's next call does not fail because of a failure to connect.
+/// A failure to connect does not fail the call of the program.
 void NodeLinks::prepare(const protocol::RankSet& ranks) {
   if (tries_left_ == 0 || commands_.comms().are_linked() || ranks != leaders_ || is_a_call_running()) return;
   const std::uint64_t replacements = commands_.replacements();

@@ -10,9 +10,9 @@
 
 namespace syncrun::detail::master::calls {
 
-/// Used by the master's thread. After a failure in which a connection may have broken, and after a loss, the ranks connect
-/// anew. If they cannot connect twice in a row, a warning says so, and messages go through the master and the agents for the
-/// rest of the session.
+/// Used by the master's thread. The ranks connect again after a failure in which a connection may have broken, and after a
+/// loss. If they fail to connect twice in a row, a warning says why. From then on, messages go through the master and the
+/// agents.
 class NodeLinks {
  public:
   /// `interface` is the only network interface that is used, or empty. `silence` is how long a connection may be silent while a

@@ -234,8 +234,8 @@ void Supervisor::watch_engine() {
   static_cast<void>(::epoll_ctl(events_.get(), EPOLL_CTL_ADD, STDERR_FILENO, &event));
 }
 
-/// The engine does not notice at once that its daemon has died, and nobody hears how this part of the job ends. The other
-/// nodes notice at once that this node is gone, and say so.
+/// The engine may notice late that its daemon has died, and nothing that this process says arrives any more. If the node ends,
+/// the other nodes notice it and say so.
 void Supervisor::end_without_engine() {
   if (stage_ != Stage::running && stage_ != Stage::terminating) return;
   if (end_.verdict.empty()) {
@@ -252,7 +252,7 @@ void Supervisor::wait_for_events() {
   if (count < 0 && errno != EINTR) text::throw_errno("epoll_wait");
   for (int i = 0; i < count; ++i) {
     if (events[i].data.fd == STDERR_FILENO) {
-      ::epoll_ctl(events_.get(), EPOLL_CTL_DEL, STDERR_FILENO, nullptr);
+      static_cast<void>(::epoll_ctl(events_.get(), EPOLL_CTL_DEL, STDERR_FILENO, nullptr));
       end_without_engine();
     }
     if (events[i].data.fd != link_.get() || (events[i].events & EPOLLHUP) == 0) continue;

@@ -20,8 +20,9 @@ class CommTable {
   protocol::CommChoice choose(const protocol::RankSet& ranks) {
     return ranks.is_single() ? protocol::CommChoice::alone() : choose_for_peers(ranks);
   }
-  /// From now on, these ranks, one CPU device of each node, use their own connections in commands without other ranks. Empty:
-  /// there are none. With two workers on each of two hosts of two cores, some runs took several times as long over connections.
+  /// From now on, these ranks have connections to each other. They use them in commands without other ranks. The set has one
+  /// CPU device of each node, or is empty. Commands with several ranks of a node do not use connections: in some runs, large
+  /// arrays then took two to three times as long.
   void set_linked(const protocol::RankSet& leaders) { linked_ = leaders; }
   bool are_linked() const noexcept { return !linked_.is_empty(); }
   /// Whether the communicator that choose() has returned for these ranks is one of NCCL. Commands with its collectives

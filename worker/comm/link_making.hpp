@@ -22,7 +22,7 @@
 
 namespace syncrun::detail::worker::comm {
 
-/// Where a leader listens. Travels between nodes as bytes.
+/// The address at which a leader listens. The leaders send it to each other as bytes.
 struct LinkOffer {
   static constexpr std::size_t kMostAddresses = 8;
   using Token = std::array<std::byte, 16>;

@@ -45,7 +45,7 @@ class NodeLink final : private LeaderLinks::Caller {
   LeaderLinks* links_ = nullptr;
   std::size_t nodes_ = 0;         // of the command, if there are links
   std::uint64_t table_ = 0;       // of the exchange
-  std::uint64_t watch_ = 0;       // the number of the last request to watch this exchange; 0 if there is none
+  std::uint64_t watch_ = 0;       // the last request to watch this exchange, or 0
   std::vector<bool> is_watched_;  // what this request says, by node
 };
 

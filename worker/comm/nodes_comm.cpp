@@ -59,7 +59,7 @@ void NodesComm::connect(const protocol::ConnectPayload& request) {
   std::vector<LeaderLink> links = maker->take_links();
   maker.reset();  // nobody can call it any more
   all_gather(&own, answers.data(), Division(answers.size(), world_size(), sizeof(own)));
-  // Of two ranks that could not connect, the later one called, and knows more.
+  // If two ranks could not connect, the higher rank made the call. Its answer says why the call failed.
   const auto failed = std::find_if(answers.rbegin(), answers.rend(), [](const protocol::ConnectAnswer& answer) {
     return !text::get_text(answer.problem).empty();
   });
