@@ -46,7 +46,7 @@ int program(sr::Session& session, int argc, char** argv) {
   }
   // [/goes_on]
   if (how == "segfault") session.function(segfaults)();
-  if (how == "hang") session.function(sleeps)({.timeout = 500ms});
+  if (how == "hang") session.function(sleeps)({.timeout = 2s});
   return 0;
 }
 

@@ -45,6 +45,9 @@ std::chrono::milliseconds node_timeout(const CommandOptions& options) {
 }
 
 constexpr std::chrono::milliseconds kTimeToSpeak{300};
+/// If a task of srun cannot start the program, the `syncrun` that has called srun kills all tasks at once. But srun waits for
+/// the others if this task has ended before.
+constexpr std::chrono::milliseconds kTimeToBeKilled{5000};
 
 /// How long `syncrun` stays after a failure, although its part of the job is over. An engine may end the whole job as soon
 /// as one task has failed, and the other nodes could not say why it has.
@@ -192,11 +195,21 @@ std::string name_of_node() noexcept {
   }
 }
 
+std::chrono::milliseconds stay_of_launched(bool was_started) noexcept {
+  try {
+    const nodes::EngineKind kind = nodes::find_engine(::getenv).kind;
+    const bool is_srun = kind == nodes::EngineKind::pmix || kind == nodes::EngineKind::srun_pmi2;
+    return is_srun && !was_started ? kTimeToBeKilled : kTimeToSpeak;
+  } catch (const std::exception&) {
+    return kTimeToSpeak;  // the variables of the engine are not as they should be
+  }
+}
+
 /// Does something that returns an exit code. An exception has one too.
 template <class Action>
 int with_last_word(const LastWord& last_word, Action&& action) {
   const auto fail = [&](int code, const std::exception& error, bool was_started = true) {
-    const auto longest_stay = last_word.is_launched() ? kTimeToSpeak : std::chrono::milliseconds(0);
+    const auto longest_stay = last_word.is_launched() ? stay_of_launched(was_started) : std::chrono::milliseconds(0);
     last_word.say({.exit_code = code, .message = name_of_node() + error.what(), .was_started = was_started},
                   longest_stay);
     stay(longest_stay);  // an engine may drop what a task has printed right before its end

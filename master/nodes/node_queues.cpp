@@ -87,10 +87,10 @@ void NodeQueues::close(MessageReader& message) {
   if (end == QueueEnd::close) {
     queue->block.header().closes.store(true, std::memory_order_seq_cst);
     queue->block.header().to_producers.wake();
-    queue->end_limit = os::Clock::now() + queue->grace;
+    queue->until_end = os::Patience(queue->grace);
   } else {
     queue->producers->kill_all();
-    queue->end_limit = os::Clock::now() + kKilledLimit;
+    queue->until_end = os::Patience(kKilledLimit);
   }
 }
 
@@ -157,7 +157,7 @@ bool NodeQueues::report_loss(Queue& queue) {
 /// True once the queue is gone on this node.
 bool NodeQueues::report_end(Queue& queue) {
   if (!queue.end) return false;
-  const bool is_late = os::Clock::now() >= queue.end_limit;
+  const bool is_late = queue.until_end.is_over();
   bool is_left = false;
   for (int producer = 0; producer < queue.block.header().producers; ++producer) {
     const auto status = queue.producers->end_status(producer);
@@ -170,7 +170,7 @@ bool NodeQueues::report_end(Queue& queue) {
   }
   if (is_left && is_late && *queue.end == QueueEnd::close) {
     queue.end = QueueEnd::kill;
-    queue.end_limit = os::Clock::now() + kKilledLimit;
+    queue.until_end = os::Patience(kKilledLimit);
     queue.producers->kill_all();
     return false;
   }

@@ -53,7 +53,7 @@ class NodeQueues {
     std::optional<os::Clock::time_point> lost_at;
     bool has_told_loss = false;
     std::optional<QueueEnd> end;
-    os::Clock::time_point end_limit{};
+    os::Patience until_end = os::Patience::none();
     std::optional<ProducerLoss> bad_end;
   };
   void open(MessageReader& message, os::SharedHeap::Pages pages);

@@ -30,11 +30,11 @@ bool SignsOfLife::is_silent(int node, std::chrono::nanoseconds waited, os::Milli
   return std::chrono::nanoseconds(heard.silent_ns.fetch_add(waited.count()) + waited.count()) >= limit;
 }
 
-/// A node whose last signs came a little later is silent for the same reason. Half of the limit is several beats.
+/// A node whose last signs came a little later is silent for the same reason. A third of the limit is several beats.
 std::vector<int> SignsOfLife::also_silent(int node) const {
   std::vector<int> others;
   for (int other = 0; other < known_nodes_.count(); ++other) {
-    if (other != node && os::Clock::duration(at(other).silent_ns.load()) >= limits_.silence / 2)
+    if (other != node && os::Clock::duration(at(other).silent_ns.load()) >= limits_.silence * 2 / 3)
       others.push_back(other);
   }
   return others;

@@ -6,12 +6,15 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/gate.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using sr::Shape;
+using syncrun::test::Gate;
+using syncrun::test::pass;
 
 constexpr std::int64_t kParams = 50;
 
@@ -45,17 +48,26 @@ INSTANTIATE_ON_WORKERS(Asynchronous, 1, 3);
 using AsynchronousOnTwo = Asynchronous;
 INSTANTIATE_ON_WORKERS(AsynchronousOnTwo, 2);
 
+sr::Sum<double> train_behind_a_gate(sr::Local<double, 1> params, Gate::Key key) {
+  pass(key);
+  return train(params, 0);
+}
+
 TEST_P(AsynchronousOnTwo, FastDevicesDoNotWaitForSlowOnes) {
-  const auto f = session().function(train);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto f = session().function(train_behind_a_gate);
+  Gate fast;
+  Gate slow;  // opens after five rounds of the fast device
+  fast.open();
   const auto start = [&](const sr::Round<double>& round) {
-    return f.on(round.device).async(round.params, round.lane == 0 ? 100 : 10);
+    return f.on(round.device).async(round.params, (round.lane == 0 ? slow : fast).key());
   };
-  const auto report =
-      sr::easgd(session(), center(), devices(), start,
-                [&](const auto&, double) { return std::chrono::steady_clock::now() - begin < 500ms; }, {});
-  // With a core of its own, it has ten times as many.
-  EXPECT_GE(report.rounds[1], 2 * report.rounds[0]) << "it would have as few rounds as the slow one";
+  const auto after = [&](const sr::Round<double>& round, double) {
+    if (round.lane == 1 && round.number == 4) slow.open();
+    return round.lane != 0;
+  };
+  const auto report = sr::easgd(session(), center(), devices(), start, after, {});
+  EXPECT_GE(report.rounds[1], 5);
+  EXPECT_EQ(report.rounds[0], 1);
 }
 
 TEST_P(Asynchronous, EndsWhenAfterSaysSo) {

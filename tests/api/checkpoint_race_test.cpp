@@ -95,13 +95,15 @@ class CheckpointRace : public testing::TestWithParam<bool> {
     ::waitpid(child, &status, 0);
     if (status != 0) GTEST_SKIP() << "this machine has no system call filters";
   }
-  /// Starts a process that repeats `round` until the time is over, and counts exceptions as failures.
+  /// Starts a process that repeats `round` until the time is over and there were enough saves and reads. Counts exceptions
+  /// as failures.
   void start(const std::function<void()>& round) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child != 0) return children_.push_back(child);
     if (!has_locks_) refuse_locks();
-    while (Clock::now() < until_) {
+    const auto has_enough = [&] { return counts_.saves > 10 && counts_.reads > 10; };
+    while (Clock::now() < until_ || (!has_enough() && Clock::now() < until_ + std::chrono::seconds(60))) {
       try {
         round();
       } catch (const std::exception& error) {

@@ -206,9 +206,11 @@ TEST_P(Profile, TellsTheTimeOfEachOfSeveralCallsInARow) {
 TEST_P(Profile, WritesCallsSideBySideToRowsOfTheirOwn) {
   if (GetParam() == 1) GTEST_SKIP() << "calls on one rank do not overlap";
   const auto f = session().function(sleep_for, "f");
-  auto slow = f.on_rank(0).async(kSlowdown * 100);
-  std::this_thread::sleep_for(20ms);
+  Gate gate;
+  auto slow = session().function(pass, "slow").on_rank(0).async(gate.key());
   auto quick = f.on_rank(1).async(100);
+  while (!quick.is_ready()) std::this_thread::yield();
+  gate.open();
   slow.get();
   quick.get();
   f(0);
@@ -222,16 +224,19 @@ TEST_P(Profile, WritesCallsSideBySideToRowsOfTheirOwn) {
   EXPECT_NE(written().find(R"x("args": {"name": "master (2)"})x"), std::string::npos);
 }
 
-sr::Keep<double, 1> slow_copy(sr::CpuWorker& worker, sr::Local<const double, 1> x) {
-  std::this_thread::sleep_for(kSlowdown * 30ms);
+sr::Keep<double, 1> slow_copy(sr::CpuWorker& worker, sr::Local<const double, 1> x, Gate::Key key) {
+  pass(key);
   return {worker, x.shape()};
 }
 
 TEST_P(Profile, ShowsInTheTraceWhatMovesAndWhatItWaitsFor) {
   const auto f = session().function(slow_copy, "slow_copy");
   const auto x = session().value(counting<double>(100), sr::Shape{100}, session().device(0), "x");
-  const auto y = f.on(session().device(0))(x);
-  const auto z = f.on(session().device(GetParam() - 1))(y);
+  Gate gate;
+  const auto y = f.on(session().device(0))(x, gate.key());
+  const auto z = f.on(session().device(GetParam() - 1))(y, gate.key());
+  std::this_thread::sleep_for(kSlowdown * 300ms);
+  gate.open();
   session().wait();
   y.to_host();
   const auto profile = session().profile();
@@ -255,7 +260,7 @@ TEST_P(Profile, ShowsInTheTraceWhatWasUnfinished) {
         if (worker.rank() == 0) std::this_thread::sleep_for(10s);
       },
       "hangs");
-  EXPECT_ERROR(f({.timeout = 500ms}), sr::ErrorKind::timeout, "hangs");
+  EXPECT_ERROR(f({.timeout = 3s}), sr::ErrorKind::timeout, "hangs");
   end_session();
   const auto rows = spans_of(written());
   const auto& spans = rows.at(1);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tests/libtorch/models.hpp"
+#include "tests/libtorch/worker_log.hpp"
 #include "tests/support/on_workers.hpp"
 
 namespace {
@@ -124,13 +125,8 @@ TEST_P(LibtorchBuffers, ThatDifferAreWarnedOfOnce) {
   const auto net = session().replicate<Replica<Normalized>>(7);
   const auto params = parameters(session(), net);
   const auto warnings_of = [&](const auto& work) {
-    testing::internal::CaptureStderr();
-    work();
-    session().synchronize(session().device(0));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the master prints what the workers wrote
-    return warnings_in(testing::internal::GetCapturedStderr());
+    return warnings_in(models::log_of<sr::CpuWorker>(session(), work));
   };
-  warnings_of([] {});  // those of other tests in this session may come late
   EXPECT_EQ(warnings_of([&] { seen(net, params); }), 0U) << "nothing has changed yet";
   train(net, params);
   sync_buffers(session(), net);

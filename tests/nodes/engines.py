@@ -8,7 +8,7 @@ import time
 from hosts import HERE, NETWORK, HostsError
 
 MUNGE_KEY_BYTES = 1024
-SLURM_LIMIT_S = 20
+SLURM_LIMIT_S = 90
 
 
 def why_impossible(*tools):

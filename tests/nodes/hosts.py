@@ -24,7 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NETWORK = "10.77.0"
-START_LIMIT_S = 20
+START_LIMIT_S = 90
 
 PR_SET_PDEATHSIG = 1
 BPF_RANDOM = 2**32 - 0x1000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM of linux/filter.h: loads a random number

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-RUN_LIMIT_S = 60
+RUN_LIMIT_S = 240
 
 
 class Job:

@@ -201,7 +201,7 @@ class Relaunches(ByLaunchers, BreakingHosts):
     """Restarts after a failure. Losses of hosts, and of links."""
 
     count = 4
-    epochs = 4
+    epochs = 8
 
     def digits(self, launcher, folder, more):
         if not self.options.digits:
@@ -229,8 +229,10 @@ class Relaunches(ByLaunchers, BreakingHosts):
         for launcher in self.for_each_launcher(("openmpi", "mpich", "srun")):
             folder = self.hosts.folder / launcher.word
             job = self.digits(launcher, folder, [])
+            job.await_line(r"\d workers \(n1:cpu0")
+            worker = self.hosts.pids("n2", self.options.digits)[-1]
             self.after_a_checkpoint(job, folder)
-            os.kill(self.hosts.pids("n2", self.options.digits)[-1], signal.SIGKILL)
+            os.kill(worker, signal.SIGKILL)
             self.check_epochs(job)
             self.check_nothing_left()
 

@@ -248,8 +248,8 @@ class Run:
         first = {supervisors[process.parent]: process.pid for process in programs if process.parent in supervisors}
         targets = {
             "worker": lambda: [process.pid for process in programs if rank_of(process.pid) == HELD_RANK],
-            "agent": lambda: [first["n2"]],
-            "master": lambda: [first["n1"]],
+            "agent": lambda: [first[host] for host in ("n2",) if host in first],
+            "master": lambda: [first[host] for host in ("n1",) if host in first],
             "syncrun": lambda: [pid for pid, host in supervisors.items() if host == "n2"],
             "engine": lambda: [process.pid for process in all_processes if process.line.startswith(self.engine.process.split()[0])][:1],
             "daemon": lambda: [process.pid for process in all_processes if process.host == "n2" and process.line.startswith(DAEMONS)],
@@ -444,7 +444,7 @@ def run_case(case):
             print(f"{case}: {outcome.partition(':')[0]}, {seconds:.3f} s" + f" ({len(failures) + 1} attempts)" * bool(failures),
                   flush=True)  # fmt: skip
             return case, outcome, seconds, []
-        except (Failed, hosts_module.HostsError) as failure:
+        except (Failed, hosts_module.HostsError, subprocess.SubprocessError) as failure:
             failures.append(str(failure))
             print(f"{case}: {failures[-1] if options.verbose else failures[-1].splitlines()[0]}", flush=True)
     return case, None, 0, failures
@@ -469,7 +469,7 @@ def main():
     parser.add_argument("--syncrun")
     parser.add_argument("--program")
     parser.add_argument("--build")
-    parser.add_argument("--node-timeout", help="the limit of silence in seconds (default: 1, with --busy 2)")
+    parser.add_argument("--node-timeout", help="the limit of silence in seconds (default: 1, with --busy 3)")
     parser.add_argument("--at-a-time", type=int, default=3, help="how many cases run at the same time")
     parser.add_argument("--busy", action="store_true", help="other programs use this machine, so milliseconds do not count")
     parser.add_argument("--part", default=os.environ.get("NODES_MATRIX_PART", "1/1"),
@@ -480,7 +480,7 @@ def main():
     parser.add_argument("--gtest_list_tests", action="store_true", help="list the cases and do not run them")
     parser.add_argument("patterns", nargs="*", help="run the cases that one of these expressions matches")
     options = parser.parse_args()
-    options.node_timeout = options.node_timeout or ("2" if options.busy else "1")
+    options.node_timeout = options.node_timeout or ("3" if options.busy else "1")
     if options.gtest_list_tests:
         print("Of/Nodes.\n" + "\n".join(f"  {case}" for case in all_cases()))
         return 0

@@ -302,7 +302,7 @@ void break_one_node(Session& session, const std::string& host, const std::string
 /// Closes a queue whose producer 1 does not end on this host. Prints the error.
 void close_in_vain(Session& session, const std::string& host) {
   auto options = on_every_node(2);
-  options.grace = std::chrono::milliseconds(300);
+  options.grace = std::chrono::seconds(5);
   auto queue = session.producers(2, make_like_no_other, {{kBatchRows, kColumns}, {kBatchRows}}, options, host,
                                  std::string("hangs"));
   for (int batch = 0; batch < 4; ++batch) require(queue.next().has_value(), "a batch before that");

@@ -16,7 +16,7 @@ from engines import ENGINES
 from nodes_test import OnHosts
 
 DOCS = hosts.HERE.parents[1] / "docs" / "nodes.md"
-EPOCHS = 4  # with one worker on each host: a busy machine takes seconds for an epoch
+EPOCHS = 8  # with one worker on each host: a busy machine takes seconds for an epoch
 END_LIMIT_S = 150
 STEPS = 300  # a step takes 0.2 s until the job starts again
 STEP = re.compile(r"step (\d+) (loss \S+)")

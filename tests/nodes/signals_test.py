@@ -46,7 +46,9 @@ class Signals(OnHosts):
             # MPICH's mpirun dies of SIGUSR2.
             for name in SIGNALS[:3] if engine is ENGINES["mpich"] else SIGNALS:
                 with self.subTest(engine=engine.name, signal=name):
-                    job = self.start_saving(engine, "handle-signals" if name == "TERM" else "stop")
+                    # After SIGTERM and SIGINT, mpirun of Open MPI leaves a second to its programs. A busy machine needs more.
+                    job = self.start_saving(engine, "handle-signals" if name == "TERM" else "stop",
+                                            variables={"OMPI_MCA_odls_base_sigkill_timeout": "5"})
                     self.send(engine, name)
                     job.await_line("^saved")
                     code = job.finish()

@@ -55,7 +55,8 @@ class Trees(BreakingHosts):
     def test_relay_killed(self):
         for phase in ("body", "stream", "reduce"):
             with self.subTest(phase=phase):
-                job, began = self.after("openmpi", phase, lambda: os.kill(self.agent_of("n4"), signal.SIGKILL))
+                # Open MPI itself ends a process that sends something large to one that has died.
+                job, began = self.after("mpich" if phase == "reduce" else "openmpi", phase, lambda: os.kill(self.agent_of("n4"), signal.SIGKILL))
                 self.check_verdict(job, began, r"node 3 \(n4\) is silent for 3\.0 s", VERDICT_LIMIT_S)
 
     def test_relay_stopped(self):
@@ -86,11 +87,11 @@ class Trees(BreakingHosts):
         def pause():
             agent = self.agent_of("n2")
             os.kill(agent, signal.SIGSTOP)
-            time.sleep(1.5)
+            time.sleep(4)
             os.kill(agent, signal.SIGCONT)
 
-        job, _ = self.after("openmpi", "idle", pause)
-        self.succeeds(job, limit=30)
+        job, _ = self.after("openmpi", "idle", pause, more=["--node-timeout", "12"])
+        self.succeeds(job)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -29,9 +30,9 @@ namespace {
 /// The nodes did not start at exactly the same time, so the names of some come later.
 constexpr os::Milliseconds kLongestWait{2000};
 constexpr os::Milliseconds kLookForNodesEvery{100};
-constexpr os::Milliseconds kLongestAnswer{1000};
+constexpr os::Milliseconds kLongestAnswer{5000};
 /// How long the other thread may take to stop, and how long it stays there if nobody lets it go.
-constexpr os::Milliseconds kLongestStop{1000};
+constexpr os::Milliseconds kLongestStop{5000};
 constexpr os::Milliseconds kLongestHold = kLongestStop + kLongestAnswer + kLongestWait + kLongestAnswer;
 
 enum class Hold { none, asked, has_stopped };
@@ -77,17 +78,19 @@ std::string own_host() {
 class Conversation {
  public:
   explicit Conversation(int fd) : fd_(fd) {}
-  /// Sends a request, and returns the line of the answer that begins with "cmd=ANSWER". Empty if none comes.
+  /// Sends a request, and returns the line of the answer that begins with "cmd=ANSWER". Empty if none comes. Then the
+  /// conversation is over: a late answer would look like that to the next request.
   std::string ask(const std::string& request, const std::string& answer) {
-    if (::write(fd_, request.data(), request.size()) != static_cast<ssize_t>(request.size())) return {};
+    if (is_over_) return {};
+    is_over_ = ::write(fd_, request.data(), request.size()) != static_cast<ssize_t>(request.size());
     const auto limit = os::Clock::now() + kLongestAnswer;
-    while (os::Clock::now() < limit) {
+    while (!is_over_) {
       if (const auto end = received_.find('\n'); end != std::string::npos) {
         const std::string line = received_.substr(0, end);
         received_.erase(0, end + 1);
         if (line.starts_with("cmd=" + answer)) return line;
-      } else if (!read_more(limit)) {
-        return {};
+      } else {
+        is_over_ = !read_more(limit);
       }
     }
     return {};
@@ -96,7 +99,7 @@ class Conversation {
  private:
   bool read_more(os::Clock::time_point limit) {
     pollfd polled{fd_, POLLIN, 0};
-    const auto left = std::chrono::ceil<os::Milliseconds>(limit - os::Clock::now());
+    const auto left = std::max(std::chrono::ceil<os::Milliseconds>(limit - os::Clock::now()), os::Milliseconds(0));
     if (::poll(&polled, 1, static_cast<int>(left.count())) != 1) return false;
     std::array<char, 1024> bytes{};
     const auto count = ::read(fd_, bytes.data(), bytes.size());
@@ -105,6 +108,7 @@ class Conversation {
   }
   int fd_;
   std::string received_;
+  bool is_over_ = false;
 };
 
 bool is_ok(const std::string& answer) { return answer.find("info=ok") != std::string::npos; }
