@@ -55,9 +55,10 @@ class Trees(BreakingHosts):
     def test_relay_killed(self):
         for phase in ("body", "stream", "reduce"):
             with self.subTest(phase=phase):
-                # Open MPI itself ends a process that sends something large to one that has died.
-                job, began = self.after("mpich" if phase == "reduce" else "openmpi", phase, lambda: os.kill(self.agent_of("n4"), signal.SIGKILL))
-                self.check_verdict(job, began, r"node 3 \(n4\) is silent for 3\.0 s", VERDICT_LIMIT_S)
+                # Open MPI itself ends a process that sends something large to one that has died. MPICH reports it.
+                engine = "mpich" if phase == "reduce" else "openmpi"
+                job, began = self.after(engine, phase, lambda: os.kill(self.agent_of("n4"), signal.SIGKILL))
+                self.check_verdict(job, began, r"node 3 \(n4\) (is silent for 3\.0 s|cannot be reached)", VERDICT_LIMIT_S)
 
     def test_relay_stopped(self):
         for phase in ("body", "stream"):

@@ -87,7 +87,7 @@ class RunGpu(unittest.TestCase):
         row = rows[f"all_reduce {what}", "nccl"]
         self.assertEqual(row["ours"], "failed: exit status 3: error: NCCL is out of sorts")
         self.assertEqual(row["result"], "not judged")
-        self.assertIn("still running after 5 s", rows["empty call", ""]["ours"])
+        self.assertIn("still running after 5.0 s", rows["empty call", ""]["ours"])
         row = self.rows({}, "--only", "scatter")["scatter (scatter)", "pinned_copy"]
         self.assertIn("no bench_gpu_scatter in the build directory", row["ours"])
         self.assertIn("no pinned_copy in the build directory", row["comparator"])
