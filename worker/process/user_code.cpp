@@ -25,7 +25,9 @@ namespace syncrun::detail::worker::process {
 namespace {
 
 constexpr std::size_t kMaxChildren = 64;  // how many children are waited for after one section of user code
+// How long, and how often at least: a machine that stands still meanwhile also stops the children.
 constexpr os::Milliseconds kChildLimit{100};
+constexpr int kLeastLooks = 200;
 
 /// Shared only by the process that serves and its descendants.
 struct Reports {
@@ -107,7 +109,8 @@ void await_children() noexcept {
     }
     return true;
   };
-  while (!all_gone() && os::Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  for (int looks = 0; !all_gone() && (looks < kLeastLooks || os::Clock::now() < deadline); ++looks)
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 void say(const char* what) noexcept {

@@ -62,7 +62,7 @@ class UserCode {
  public:
   UserCode() = default;
   /// If this process is a forked child, ends it. Otherwise, if the code has forked children that still run this
-  /// program, waits up to 100 ms until they end, call exec or come back.
+  /// program, waits up to 100 ms until they end, call exec or come back. A busy machine prolongs this.
   ~UserCode();
   UserCode(const UserCode&) = delete;
   UserCode& operator=(const UserCode&) = delete;
