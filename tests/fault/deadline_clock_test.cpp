@@ -17,17 +17,26 @@ namespace {
 void sleep_for(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 void work_in_the_master(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
 
-/// Stops this process, the master, for `length` after `after`. The workers continue.
+/// Takes 200 ms after the master has opened its field of the board.
+Sum<int> wait_for_master(Broadcast<const int, 1> x, BoardView board) {
+  while (field(board, 0).load() == 0) sleep_for(1);
+  sleep_for(200);
+  return x[0];
+}
+
+/// Stops this process, the master, for `length` after `after`, several times. The workers continue.
 class StopOfTheMaster {
  public:
-  StopOfTheMaster(std::chrono::milliseconds after, std::chrono::milliseconds length) {
+  StopOfTheMaster(std::chrono::milliseconds after, std::chrono::milliseconds length, int times = 1) {
     const pid_t master = ::getpid();
     child_ = fork_when_quiet();
     if (child_ != 0) return;
-    std::this_thread::sleep_for(after);
-    ::kill(master, SIGSTOP);
-    std::this_thread::sleep_for(length);
-    ::kill(master, SIGCONT);
+    for (int i = 0; i < times; ++i) {
+      std::this_thread::sleep_for(after);
+      ::kill(master, SIGSTOP);
+      std::this_thread::sleep_for(length);
+      ::kill(master, SIGCONT);
+    }
     ::_exit(0);
   }
   ~StopOfTheMaster() { ::waitpid(child_, nullptr, 0); }
@@ -41,22 +50,20 @@ class StopOfTheMaster {
 class CallClock : public testing::Test {
  protected:
   Session session{workers(2)};
+  Board board{session};
+  Data<int, 1> x = session.data(std::vector<int>{1});
   decltype(session.function(sleep_for, "f")) f = session.function(sleep_for, "f");
+  decltype(session.function(wait_for_master, "g")) g = session.function(wait_for_master, "g");
 };
 
 TEST_F(CallClock, StandsStillWhileTheMasterWorksWhateverWaitComesThen) {
-  auto x = session.data(std::vector<int>{1});
-  const auto g = session.function([](Broadcast<const int, 1> x, int ms) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
-    return Sum<int>(x[0]);
-  });
   const std::vector<std::function<void(Future<Sum<int>>)>> waits{[&](auto future) { EXPECT_EQ(future.get(), 2); },
                                                                  [&](auto future) {
                                                                    { const auto dropped = std::move(future); }
                                                                    session.wait();
                                                                  },
                                                                  [&](auto future) {
-                                                                   f(0, {.timeout = 600ms});
+                                                                   f(0, {.timeout = 2s});
                                                                    EXPECT_EQ(future.get(), 2);
                                                                  },
                                                                  [&](auto future) {
@@ -64,37 +71,39 @@ TEST_F(CallClock, StandsStillWhileTheMasterWorksWhateverWaitComesThen) {
                                                                    EXPECT_EQ(future.get(), 2);
                                                                  }};
   for (const auto& wait : waits) {
-    auto future = g.async(x, 900, {.timeout = 600ms});
-    work_in_the_master(700ms);
+    board.set(0, 0);
+    auto future = g.async(x, board.data(), {.timeout = 2s});
+    work_in_the_master(2500ms);
+    board.set(0, 1);
     EXPECT_NO_THROW(wait(std::move(future)));
   }
 }
 
 TEST_F(CallClock, StandsStillWhileTheMasterIsStoppedInItsOwnWork) {
-  auto future = f.async(1500, {.timeout = 600ms});
-  const StopOfTheMaster stop(100ms, 1s);
-  work_in_the_master(200ms);
+  auto future = f.async(5000, {.timeout = 3s});
+  const StopOfTheMaster stop(400ms, 4s);
+  work_in_the_master(800ms);
   EXPECT_NO_THROW(future.get());
 }
 
 TEST_F(CallClock, StandsStillWhileTheMasterIsStoppedInAWait) {
-  const StopOfTheMaster stop(200ms, 1s);
-  EXPECT_NO_THROW(f(1300, {.timeout = 650ms}))
-      << "300 ms are waited; a stop that counted half a second would be too much";
+  const StopOfTheMaster stop(200ms, 1s, 4);
+  EXPECT_NO_THROW(f(5000, {.timeout = 2600ms}))
+      << "1 s is waited; stops that counted half a second each would be too much";
 }
 
 TEST_F(CallClock, StandsStillWhileAnOlderCallRuns) {
-  auto older = f.async(900);
   const auto begin = Clock::now();
-  EXPECT_NO_THROW(f(100, {.timeout = 500ms}));
-  EXPECT_GE(Clock::now() - begin, 800ms) << "a limit does not cover the calls before it";
+  auto older = f.async(3000);
+  EXPECT_NO_THROW(f(100, {.timeout = 2s}));
+  EXPECT_GE(Clock::now() - begin, 3s) << "a limit does not cover the calls before it";
   older.get();
 }
 
 TEST_F(CallClock, RunsInEveryWaitOfTheMasterAlsoOfACallOnAnotherRank) {
   const auto hang = session.function([] { std::this_thread::sleep_for(1h); }, "hang");
   auto hangs = hang.on_rank(1).async({.timeout = 300ms});
-  auto longer = f.on_rank(0).async(3000);
+  auto longer = f.on_rank(0).async(3'600'000);
   const auto begin = Clock::now();
   const Error error = expect_error([&] { longer.get(); }, ErrorKind::timeout, {"rank 0 (cpu0", "takes no part"});
   const auto took = Clock::now() - begin;
@@ -114,24 +123,26 @@ TEST_F(CallClock, RunsBetweenPollsAndIsReadyThenSaysSo) {
 }
 
 TEST_F(CallClock, CountsHalfASecondAtMostBetweenTwoPolls) {
-  auto future = f.async(1700, {.timeout = 1s});
+  auto future = g.async(x, board.data(), {.timeout = 3s});
   EXPECT_FALSE(future.is_ready());
-  work_in_the_master(1400ms);
+  work_in_the_master(4s);
   EXPECT_FALSE(future.is_ready()) << "it is not late, and not over";
+  board.set(0, 1);
   EXPECT_NO_THROW(future.get());
 }
 
 TEST_F(CallClock, StandsStillWhileTheMasterIsStoppedBetweenTwoPolls) {
-  auto future = f.async(1300, {.timeout = 700ms});  // 300 ms of waiting count, and up to 100 ms of the stop
-  const StopOfTheMaster stop(150ms, 1s);
+  auto future = f.async(5000, {.timeout = 3s});  // 1 s of waiting counts, and up to 100 ms of the stop
+  const StopOfTheMaster stop(400ms, 4s);
   while (!future.is_ready()) work_in_the_master(5ms);
   EXPECT_NO_THROW(future.get());
 }
 
 TEST_F(CallClock, CountsNothingBeforeTheFirstPoll) {
-  auto future = f.async(900, {.timeout = 300ms});
-  work_in_the_master(700ms);
+  auto future = g.async(x, board.data(), {.timeout = 2s});
+  work_in_the_master(3s);
   EXPECT_FALSE(future.is_ready());
+  board.set(0, 1);
   EXPECT_NO_THROW(future.get());
 }
 
