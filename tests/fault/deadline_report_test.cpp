@@ -21,7 +21,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr auto kDeadline = 500ms;
+constexpr auto kDeadline = 2000ms;
 
 // The tests look for these names in stacks. So these functions are not inlined, and are outside the anonymous
 // namespace.
@@ -66,10 +66,10 @@ class DeadlineReport : public testing::TestWithParam<int> {
 
   /// The first line is short. It names the rank, process, device, call, phase and cause.
   void expect_first_line(const Error& error, int rank, const std::string& phase, const std::string& call,
-                         const std::vector<int>& pids, std::chrono::milliseconds limit = kDeadline) {
+                         const std::vector<int>& pids) {
     EXPECT_EQ(error.kind(), ErrorKind::timeout) << error.what();
     EXPECT_EQ(first_line_of(error), who(rank, pids) + " is in phase " + phase + " at the deadline: call '" + call +
-                                        "' did not finish within " + std::to_string(limit.count()) +
+                                        "' did not finish within " + std::to_string(kDeadline.count()) +
                                         " ms (--timeout or CallOptions::timeout sets another limit)");
     EXPECT_EQ(error.failure().cause, "deadline");
     EXPECT_EQ(error.failure().rank, rank);
@@ -85,8 +85,8 @@ TEST_P(DeadlineReport, SaysOfEveryRankWhereItIsAndForHowLong) {
   Session session(options());
   const auto pids = session.worker_pids();
   const auto f = session.function(spin_before_barrier, "f");
-  const Error error = error_of([&] { f(last(), {.timeout = 2000ms}); });
-  expect_first_line(error, last(), "function", "f", pids, 2000ms);
+  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
+  expect_first_line(error, last(), "function", "f", pids);
   for (int rank = 0; rank < size(); ++rank) {
     const RankState& there = state(error, rank);
     EXPECT_EQ(there.rank, rank);
@@ -99,10 +99,10 @@ TEST_P(DeadlineReport, SaysOfEveryRankWhereItIsAndForHowLong) {
     EXPECT_EQ(there.tracer, 0);
     EXPECT_EQ(there.end, "");
     EXPECT_GE(there.no_progress_for, 1000ms);
-    EXPECT_LE(there.no_progress_for, 2000ms + kErrorLimit);
+    EXPECT_LE(there.no_progress_for, kDeadline + kErrorLimit);
     EXPECT_THAT(error.what(), HasSubstr("\n  " + who(rank, pids) + " is in phase " + there.phase + ", call 'f'"));
   }
-  EXPECT_THAT(error.what(), ContainsRegex("no progress for [123][.][0-9] s"));
+  EXPECT_THAT(error.what(), ContainsRegex("no progress for [0-9]+[.][0-9] s"));
   EXPECT_THAT(error.failure().last_stderr, Contains("about to spin"));
   EXPECT_THAT(error.what(), HasSubstr("\n  [rank " + std::to_string(last()) + "] about to spin\n"));
   // The lines after the first are indented. So a reader (and `syncrun`) can see where the next message begins.
@@ -166,8 +166,8 @@ TEST_P(DeadlineReport, KnowsThatARankMoves) {
   const auto f = session.function([](Comm& comm) {
     for (;;) comm.barrier();
   });
-  const Error error = expect_error([&] { f({.timeout = 2000ms}); }, ErrorKind::timeout);
-  for (int rank = 0; rank < size(); ++rank) EXPECT_LT(state(error, rank).no_progress_for, 1000ms);
+  const Error error = expect_error([&] { f({.timeout = 5000ms}); }, ErrorKind::timeout);
+  for (int rank = 0; rank < size(); ++rank) EXPECT_LT(state(error, rank).no_progress_for, 4000ms);
 }
 
 // ---- which deadline -------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ TEST_P(DeadlineReport, OfAQueuedCallRunsFromItsTurn) {
   const auto pids = session.worker_pids();
   const auto f = session.function(take_time, "f");
   const auto g = session.function(take_time, "g");
-  auto longer = f.async(800, {.timeout = 0ms});
+  auto longer = f.async(3000, {.timeout = 0ms});
   auto in_time = g.async(0, {.timeout = kDeadline});
   auto late = g.async(20000, {.timeout = kDeadline});
   EXPECT_NO_THROW(longer.get());
@@ -240,7 +240,7 @@ TEST_P(DeadlineReport, OfTheSessionHoldsForConstructors) {
 // ---- start and close ------------------------------------------------------------------------------------------
 
 /// The limit for the start of all workers, or for their end.
-constexpr auto kLimit = kSlowdown * 1000ms;
+constexpr auto kLimit = kSlowdown * 3000ms;
 
 TEST_P(DeadlineReport, OfTheStartNamesWhoDoesNotStart) {
   const AtStart told(last(), "static-hang");

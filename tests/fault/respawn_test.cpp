@@ -297,8 +297,8 @@ TEST_P(Respawn, EndsTheSessionWhereAnotherWorkerDoesNotComeBack) {
     if (worker.rank() == 0) die(Death::kill, board);
     for (;;) ::pause();
   });
-  const Error error = error_of([&] { f(board_.data(), {.timeout = 300ms}); });
-  EXPECT_THAT(error.what(), HasSubstr("did not come to the end of their calls within 300 ms"));
+  const Error error = error_of([&] { f(board_.data(), {.timeout = 3s}); });
+  EXPECT_THAT(error.what(), HasSubstr("did not come to the end of their calls within 3000 ms"));
   expect_over(session_, error);
 }
 
