@@ -3,6 +3,7 @@
 //   long_program sessions N   opens N sessions, one after the other
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -33,6 +34,12 @@ Count resident_kib(const std::string& process) {
 
 Count entries_of(const char* folder) { return std::distance(fs::directory_iterator(folder), fs::directory_iterator()); }
 
+/// A thread that was joined may still be listed for a moment.
+Count threads() {
+  for (int looks = 0; looks < 5000 && entries_of("/proc/self/task") != 1; ++looks) ::usleep(1000);
+  return entries_of("/proc/self/task");
+}
+
 Count mappings() {
   std::ifstream maps("/proc/self/maps");
   Count count = 0;
@@ -48,7 +55,7 @@ Count children() {
 /// What this process holds. `resident` is its resident memory in KiB.
 struct Holdings {
   Count descriptors = entries_of("/proc/self/fd");
-  Count threads = entries_of("/proc/self/task");
+  Count running = threads();
   Count mapped = mappings();
   Count has_children = children();
   Count resident = resident_kib("self");
@@ -127,7 +134,7 @@ int run_sessions(Count sessions) {
   for (Count i = 0; i < sessions; ++i) open_and_end_one(i);
   const Holdings after;
   say("descriptors", before.descriptors, after.descriptors);
-  say("threads", before.threads, after.threads);
+  say("threads", before.running, after.running);
   say("mappings", before.mapped, after.mapped);
   say("children", before.has_children, after.has_children);
   say("resident", before.resident, after.resident);

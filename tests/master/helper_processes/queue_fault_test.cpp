@@ -152,7 +152,7 @@ TEST(Producer, ThatIsKilledReleasesTheProgramAtOnce) {
 
 TEST(Producer, ThatDoesNotStartIsSaidAtOnceOrAtTheDeadline) {
   ASSERT_EQ(kAtStart, 0);
-  constexpr auto kLimit = kSlowdown * 500ms;
+  constexpr auto kLimit = kSlowdown * 3000ms;
   Session session({.processes = "1", .start_timeout = kLimit});
   const auto start_in_vain = [&](const std::string& action) {
     return error_of([&] {
@@ -197,15 +197,27 @@ TEST(Producer, ThatHasEndedIsNotMissed) {
 
 TEST(Producer, ThatDoesNotPushIsAnErrorAtTheDeadlineAndCanBeAskedAgain) {
   Session session(workers(1));
-  auto queue = session.producers(2,
-                                 +[](Producer<Numbers>& out) {
-                                   push_number(out, 5);
-                                   if (out.index() == 1) std::this_thread::sleep_for(2s);
-                                   push_number(out, 6);
-                                 },
-                                 kNumberShapes, {.name = "slow", .timeout = 150ms});
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(take_number(queue), 5);
-  EXPECT_EQ(take_number(queue), 6);
+  Board board(session);
+  auto queue = session.producers(
+      2,
+      +[](Producer<Numbers>& out, std::int64_t go_place) {
+        push_number(out, 5);
+        while (out.index() == 1 && number_at(go_place).load() == 0) ::usleep(1000);
+        push_number(out, 6);
+      },
+      kNumberShapes, {.name = "slow", .timeout = 150ms}, place_in_segment(board.data().view().data()));
+  const auto ask_again = [&] {
+    std::optional<Numbers> batch;
+    EXPECT_TRUE(eventually([&] {
+      try {
+        batch = queue.next();
+      } catch (const Error&) {
+      }
+      return batch.has_value();
+    }));
+    return batch.value().view()[0];
+  };
+  for (const int number : {5, 5, 6}) EXPECT_EQ(ask_again(), number);
   const Error error = error_of([&] { queue.next(); });
   EXPECT_EQ(error.kind(), ErrorKind::timeout);
   EXPECT_EQ(error.failure().producer, 1);
@@ -214,15 +226,8 @@ TEST(Producer, ThatDoesNotPushIsAnErrorAtTheDeadlineAndCanBeAskedAgain) {
   stop(queue.producer_pids()[1]);
   EXPECT_THAT(error_of([&] { queue.next(); }).what(), HasSubstr("stopped by SIGSTOP"));
   ::kill(queue.producer_pids()[1], SIGCONT);
-  std::optional<Numbers> last;
-  EXPECT_TRUE(eventually([&] {
-    try {
-      last = queue.next();
-    } catch (const Error&) {
-    }
-    return last.has_value();
-  }));
-  EXPECT_EQ(last->view()[0], 6);
+  board.set(0, 1);
+  EXPECT_EQ(ask_again(), 6);
   session.close();
 }
 
@@ -242,14 +247,15 @@ bool all_wait(const std::vector<int>& pids) {
 TEST_P(EarlyEnd, FindsProducersThatWaitForPlace) {
   Session session(workers(1));
   for (const bool is_dropped : {false, true}) {
-    std::optional queue = session.producers(GetParam(), push_for_ever, kNumberShapes, {.capacity = GetParam()});
+    std::optional queue =
+        session.producers(GetParam(), push_for_ever, kNumberShapes, {.capacity = GetParam(), .grace = 60s});
     const auto pids = queue->producer_pids();
     static_cast<void>(take_number(*queue));
     ASSERT_TRUE(all_wait(pids));
     const auto start = Clock::now();
     if (is_dropped) queue.reset();
     else queue->close();
-    EXPECT_LT(Clock::now() - start, 1s);
+    EXPECT_LT(Clock::now() - start, 15s) << "nobody waits for the end of the grace";
     for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
     expect_usable(session);
   }
@@ -361,7 +367,7 @@ TEST_P(HelpersEnd, WithTheMastersDeath) {
     const auto killed = Clock::now();
     run.send(SIGKILL);
     EXPECT_TRUE(run.nothing_remains());
-    EXPECT_LT(Clock::now() - killed, 2s);
+    EXPECT_LT(Clock::now() - killed, 15s);
   }
 }
 
@@ -371,7 +377,7 @@ TEST_P(HelpersEnd, WithSyncruns) {
   const auto killed = Clock::now();
   run.send(SIGKILL);
   EXPECT_TRUE(run.nothing_remains());
-  EXPECT_LT(Clock::now() - killed, 2s);
+  EXPECT_LT(Clock::now() - killed, 15s);
 }
 
 TEST_P(HelpersEnd, WithASignalToTheJob) {

