@@ -43,7 +43,7 @@ class OutputFiles : public testing::Test {
         text = error.what();
       }
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
     EXPECT_THAT(text, HasSubstr("cannot write the trace " + path));
     return text;
   }
