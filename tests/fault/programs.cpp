@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -230,13 +231,14 @@ int end_a_child() {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM ? 1 : 0;
 }
 
+std::atomic<bool> has_said_who_asked = false;
+
 int stop_when_asked(Session& session, bool ends) {
   const auto f = session.function(
       +[]() -> Sum<int> { return end_a_child(); }, "f");
   f();
   say("ready");
-  while (!stop_requested()) std::this_thread::sleep_for(1ms);
-  std::this_thread::sleep_for(50ms);  // the workers have got their signals, and the callback was called
+  while (!stop_requested() || !has_said_who_asked) std::this_thread::sleep_for(1ms);
   say((std::to_string(f().value() + end_a_child()) + " children end").c_str());
   while (!ends) std::this_thread::sleep_for(1s);
   return kRequeueExitCode;
@@ -277,7 +279,12 @@ int run_program(int argc, char** argv) {
   if (name == "kill-master-and-wait" || name == "kill-master-and-end")
     return run_with([&](Session& session) { kill_master_at_end(session, name == "kill-master-and-wait"); });
   if (name == "task-with-daemon") return run_task_with_daemon();
-  if (name.starts_with("stop")) on_stop([](int signal) { say(("asked by " + std::to_string(signal)).c_str()); });
+  if (name.starts_with("stop")) {
+    on_stop([](int signal) {
+      say(("asked by " + std::to_string(signal)).c_str());
+      has_said_who_asked = true;
+    });
+  }
   if (name == "stop-at-birth") {
     return run_with([](Session& session) {
       task(+[] { say("the task runs"); }).get();
