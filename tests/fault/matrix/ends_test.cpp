@@ -17,6 +17,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kGrace = 2s;
+constexpr auto kLongGrace = 20s;  // does not end before the test has sent a second signal
 
 struct End {
   std::string process;  // "master", "syncrun"
@@ -55,7 +56,7 @@ class Job {
                    "--log-level",
                    is_second(end) ? "info" : "warning",
                    "--grace",
-                   std::to_string(kGrace.count()),
+                   std::to_string((is_second(end) ? kLongGrace : kGrace).count()),
                    SYNCRUN_MATRIX_PROGRAM};
     } else {
       processes_.emplace("SYNCRUN_NPROC_PER_NODE", "3");

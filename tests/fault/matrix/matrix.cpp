@@ -20,7 +20,7 @@ namespace {
 
 // The deadline for a worker that hangs. Within it, the other workers must come to where they wait, even if other
 // programs use the machine. On GPUs, they also create their first communicator within it.
-constexpr auto kDeadline = kSlowdown * 1000ms;
+constexpr auto kDeadline = kSlowdown * 3000ms;
 constexpr auto kGpuDeadline = 4000ms;
 constexpr auto kPatience = 20000ms;
 // The longest time from the fault to the exception in the master, in addition to the deadline.

@@ -128,7 +128,7 @@ void call_exec(Worker& worker) {
 
 template <class Worker>
 void sleep_for_longer_than_its_limit(Worker&) {
-  ::usleep(1'300'000);
+  ::usleep(5'000'000);
 }
 
 template <class Worker>
@@ -159,14 +159,14 @@ void write_what_others_copy(sr::Session& session, milliseconds timeout) {
   }
 }
 
-/// Stops this process for a second while a call is in flight.
+/// Stops this process for four seconds while a call is in flight.
 void be_stopped() {
   const pid_t master = ::getpid();
   const pid_t child = ::fork();
   if (child == 0) {
-    ::usleep(100'000);
+    ::usleep(400'000);
     ::kill(master, SIGSTOP);
-    ::usleep(1'000'000);
+    ::usleep(4'000'000);
     ::kill(master, SIGCONT);
     ::_exit(0);
   }
@@ -237,7 +237,7 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
     auto future = session
                       .function(sleep_for_longer_than_its_limit<sr::CpuWorker>,
                                 sleep_for_longer_than_its_limit<sr::CudaWorker>, "sleep")
-                      .async({.timeout = milliseconds(800)});
+                      .async({.timeout = milliseconds(3000)});
     be_stopped();
     future.get();
     say("done");
