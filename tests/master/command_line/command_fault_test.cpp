@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "tests/support/command_run.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -53,7 +54,9 @@ TEST(Daemon, LeavesSyncrunAndIsEnded) {
 }
 
 TEST(Daemon, BehindAShellLeavesSyncrunToo) {
-  CommandRun run({"sh", "-c", "\"$0\" report-signals & sleep 0.2", scripted_program()});
+  const TemporaryFolder folder;
+  const std::string shell = "\"$0\" report-signals >\"$1\" & until grep -q ready \"$1\"; do sleep 0.01; done";
+  CommandRun run({"sh", "-c", shell, scripted_program(), folder.at("output")});
   expect_told_that_it_left(run);
 }
 
@@ -107,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Of, StopSignal, testing::Values(SIGINT, SIGTERM, SIGHUP
                          [](const auto& info) { return std::string(::sigabbrev_np(info.param)); });
 
 TEST(StopSignal, GivesGraceToWhatTheMasterLeft) {
-  CommandRun run({"--grace", "0.5", scripted_program(), "report-signals", "daemon"});
+  CommandRun run({"--grace", "5", scripted_program(), "report-signals", "daemon"});
   ASSERT_TRUE(run.prints("ready"));
   run.send(SIGTERM);
   EXPECT_EQ(run.exit_code(), 0) << "it is that of the program, which has ended by itself";

@@ -61,7 +61,8 @@ TEST(LaunchedJob, HasFailedWithoutAWordOfTheProgram) {
   CommandRun none(empty.with({scripted_program(), "exit", "0"}));
   EXPECT_EQ(none.exit_code(), 1);
   EXPECT_THAT(none.errors(), HasSubstr("(MPICH) exited with code 0 before syncrun had begun on any node"));
-  const Engine killing("\"$@\" & sleep 0.5; kill -9 $!; wait; exit 0");
+  const Engine killing(
+      "cd $(dirname $0); \"$@\" >0 & until grep -q ready 0; do sleep 0.01; done; kill -9 $!; wait; exit 0");
   CommandRun killed(killing.with({scripted_program(), "ignore-requests"}));
   EXPECT_EQ(killed.exit_code(), 1);
   EXPECT_THAT(killed.errors(),

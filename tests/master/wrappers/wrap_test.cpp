@@ -126,9 +126,9 @@ TEST(WrapGdb, ShowsWhereTheWorkerCrashed) {
 /// The debugger holds the worker for longer than the deadlines: first before its main, then in the call.
 TEST(WrapGdb, PausesDeadlines) {
   SKIP_WITHOUT_GDB();
-  CommandRun run(with_program({"--start-timeout", "1", "--timeout", "1", "--wrap",
-                               "2:gdb -q -batch -ex 'break stop_here' -ex starti -ex 'shell sleep 2.5' -ex continue "
-                               "-ex 'shell sleep 2.5' -ex continue --args"},
+  CommandRun run(with_program({"--start-timeout", "8", "--timeout", "3", "--wrap",
+                               "2:gdb -q -batch -ex 'break stop_here' -ex starti -ex 'shell sleep 10' -ex continue "
+                               "-ex 'shell sleep 5' -ex continue --args"},
                               {"count"}));
   EXPECT_EQ(run.exit_code(kLongLimit), 0) << run.errors();
   EXPECT_THAT(run.output(), AllOf(ContainsRegex("Breakpoint 1, .*stop_here \\(\\)"), HasSubstr("1000 rows\n")));
