@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <map>
 #include <random>
 #include <set>
@@ -16,6 +15,7 @@
 #include <thread>
 
 #include "common/os/file_descriptor.hpp"
+#include "tests/fault/leak_check.hpp"
 #include "tests/fault/programs.hpp"
 #include "tests/fault/scene.hpp"
 #include "tests/support/command_run.hpp"
@@ -27,16 +27,6 @@ namespace {
 long number_from(const char* variable, long otherwise) {
   const char* text = std::getenv(variable);
   return text != nullptr ? std::stol(text) : otherwise;
-}
-
-std::set<std::string> shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename();
-    // Other tests keep files in folders of this name (TemporaryFolder).
-    if (!name.starts_with("syncrun-test-")) names.insert(name);
-  }
-  return names;
 }
 
 enum class Role : std::uint8_t { syncrun, master, worker, unborn, child };
@@ -188,9 +178,8 @@ TEST_F(Campaign, KillsARandomProcessAtARandomMoment) {
   std::printf("%d rounds, SYNCRUN_CAMPAIGN_SEED=%u\n", rounds, seed);
   RecordProperty("seed", std::to_string(seed));
   random_.seed(seed);
-  const auto before = shared_memory();
   for (int round = 0; round < rounds && !HasFatalFailure(); ++round) play(round);
-  EXPECT_EQ(shared_memory(), before);
+  EXPECT_EQ(named_shared_memory(), std::set<std::string>());
   for (const auto& [what, count] : played_) std::printf("%4d  %s\n", count, what.c_str());
 }
 

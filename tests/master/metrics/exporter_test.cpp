@@ -88,9 +88,20 @@ class Peer {
   os::FileDescriptor fd_;
 };
 
-int free_port() {
-  Peer peer(0);
-  return peer.listen();
+struct PortExporter {
+  int port;
+  std::unique_ptr<metrics::Exporter> exporter;
+};
+/// Another program may take a free port first.
+PortExporter open_port() {
+  for (int tries = 1;; ++tries) {
+    const int port = Peer(0).listen();
+    try {
+      return {port, open(std::to_string(port))};
+    } catch (const Error&) {
+      if (tries == 10) throw;
+    }
+  }
 }
 
 constexpr const char* kRequest = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -143,8 +154,7 @@ TEST(MetricsFile, LeavesNoPartOfItselfIfItCannotBeWritten) {
 }
 
 TEST(MetricsPort, AnswersOverHttp) {
-  const int port = free_port();
-  const auto exporter = open(std::to_string(port));
+  const auto [port, exporter] = open_port();
   for (int i = 0; i < 3; ++i)
     EXPECT_THAT(Peer(port).ask(kRequest),
                 AllOf(StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
@@ -155,8 +165,7 @@ TEST(MetricsPort, AnswersOverHttp) {
 
 /// Its own limit is two seconds.
 TEST(MetricsPort, DoesNotWaitForAClientThatSendsAByteAtATime) {
-  const int port = free_port();
-  const auto exporter = open(std::to_string(port));
+  const auto [port, exporter] = open_port();
   std::atomic<bool> is_over{false};
   Peer client(port);
   client.connect();
