@@ -112,6 +112,14 @@ TEST_F(Clocks, OfFinishedCallsStandStill) {
   EXPECT_EQ(clocks.least_left(), os::Clock::duration::max());
 }
 
+TEST_F(Clocks, CountHalfASecondAtMostBetweenTwoPollsAndNothingBeforeTheFirst) {
+  EXPECT_EQ(clocks.poll(10s), 0s);
+  EXPECT_EQ(clocks.poll(10'400ms), 400ms);
+  EXPECT_EQ(clocks.poll(20s), 500ms);
+  clocks.end_polling();
+  EXPECT_EQ(clocks.poll(30s), 0s);
+}
+
 TEST_F(Clocks, BeginAnewForADebugger) {
   launch(kAll, 1s);
   EXPECT_EQ(wait(2s), 1U);
