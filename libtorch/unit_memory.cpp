@@ -30,8 +30,12 @@ class UnitMemory::Pages {
     if (::mprotect(data_, bytes_, PROT_READ | PROT_WRITE) != 0) fail("get");
     ::madvise(data_, bytes_, MADV_HUGEPAGE);  // fewer page faults; it may be refused
   }
-  /// One call frees the pages and forbids access.
-  void close() noexcept { ::mmap(data_, bytes_, PROT_NONE, kFlags | MAP_FIXED, -1, 0); }
+  /// One call frees the pages and forbids access. It may fail if the process has too many mappings.
+  void close() noexcept {
+    if (::mmap(data_, bytes_, PROT_NONE, kFlags | MAP_FIXED, -1, 0) != MAP_FAILED) return;
+    ::madvise(data_, bytes_, MADV_DONTNEED);
+    ::mprotect(data_, bytes_, PROT_NONE);
+  }
 
  private:
   static constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;

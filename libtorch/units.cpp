@@ -20,11 +20,11 @@ namespace {
 
 [[noreturn]] void refuse_unit(const std::string& what) { throw Error(ErrorKind::usage, what); }
 
-/// Parts are multiples of so many elements, so that all of them are aligned.
-constexpr std::int64_t kAlignedElements = 16;
+/// Parts are multiples of so many bytes, which are a page on most machines: on CPU devices, whole pages are mapped.
+constexpr std::int64_t kAlignedBytes = 4096;
 /// A rank's copy has a length of 1 modulo this prime number, which is larger than any number of ranks. So a checkpoint of N
 /// copies has a length of N modulo it, and never fits another number of ranks, where the parts lie elsewhere.
-constexpr std::int64_t kCopyModulus = 1031;
+constexpr std::int64_t kCopyModulus = 1033;
 
 /// In the list of events, an event is the number of its unit times this, plus its kind.
 constexpr std::int64_t kEventFactor = 4;
@@ -35,9 +35,10 @@ std::int64_t elements_of_all(const std::vector<BoundParameter>& parameters) {
   return parameters.empty() ? 0 : parameters.back().end();
 }
 
-std::int64_t part_of_rank(std::int64_t elements, int world_size) {
-  const std::int64_t unit = kAlignedElements * world_size;
-  return (elements + unit - 1) / unit * kAlignedElements;
+std::int64_t part_of_rank(std::int64_t elements, ::torch::ScalarType type, int world_size) {
+  const std::int64_t aligned = kAlignedBytes / static_cast<std::int64_t>(c10::elementSize(type));
+  const std::int64_t unit = aligned * world_size;
+  return (elements + unit - 1) / unit * aligned;
 }
 
 ::torch::ScalarType type_of(UnitType chosen, ::torch::ScalarType own) {
@@ -127,8 +128,8 @@ Unit::Unit(Units& units, std::size_t index, std::vector<BoundParameter> paramete
       index_(index),
       name_("unit " + std::to_string(index)),
       parameters_(std::move(parameters)),
-      part_(part_of_rank(elements_of_all(parameters_), units.world_size_)),
       type_(parameters_.front().tensor.scalar_type()),
+      part_(part_of_rank(elements_of_all(parameters_), type_, units.world_size_)),
       full_(part_ * units.world_size_, type_of(units.options_.gather, type_), units.device_),
       gradient_(part_ * units.world_size_, full_.flat().scalar_type(), units.device_) {
   const ::torch::NoGradGuard no_gradients;
@@ -330,7 +331,9 @@ void Units::begin(Comm& comm, const FlatVector& params, const FlatVector& gradie
     refuse_unit("the call has " + std::to_string(comm.world_size()) + " ranks, expected all " +
                 std::to_string(world_size_) + ": each has a part of the parameters");
   for (const FlatVector& vector : {params, gradient}) {
-    if (vector.data == nullptr || vector.elements == elements_) continue;
+    if (vector.data == nullptr) continue;
+    check_type(vector.type);
+    if (vector.elements == elements_) continue;
     refuse_unit("the variable has " + std::to_string(vector.elements) + " elements on this rank, expected " +
                 std::to_string(elements_) +
                 ". Make the variable with parameters(session, net), and load files of another number of ranks with "
@@ -441,9 +444,10 @@ void Units::start_gather(Unit& unit, Event event) {
   const CollectiveLabel label(comm, label_of(unit, event));
   ::torch::Tensor part = part_in(params_, unit);
   if (unit.exact_) part = ::torch::Tensor(unit.full_.flat().narrow(0, rank_ * unit.part_, unit.part_)).copy_(part);
-  with_floating_elements(unit.full_.flat(), [&]<class T>(std::span<T> all) {
-    unit.gathering_.emplace(comm.start_all_gather(elements_of<T>(part), all));
-  });
+  const ::torch::Tensor& whole = unit.full_.flat();
+  unit.gathering_.emplace(syncrun::detail::start_gather_into_pages(
+      comm, {part.data_ptr(), static_cast<std::size_t>(part.numel()), part.element_size()},
+      {whole.data_ptr(), static_cast<std::size_t>(whole.numel())}));
 }
 
 void Units::prefetch() {

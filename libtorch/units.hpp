@@ -12,6 +12,9 @@
 //
 // The rest of the module stays gathered in the whole pass. A rank's parts lie one after the other in its copy of the
 // variable of parameters, of the gradient and of the rule's state. They are padded to equal lengths.
+//
+// On CPU devices of one node, a gather maps the parts of the other ranks. So a rank may write to its parts only when all
+// ranks have run their units, which vote() says.
 
 #include <torch/torch.h>
 
@@ -55,9 +58,9 @@ class Unit {
   std::size_t index_;
   std::string name_;
   std::vector<BoundParameter> parameters_;
-  std::int64_t part_;       // the elements of each rank
-  std::int64_t begin_ = 0;  // of this rank's part among its parts of all units
   ::torch::ScalarType type_;
+  std::int64_t part_;                           // the elements of each rank
+  std::int64_t begin_ = 0;                      // of this rank's part among its parts of all units
   UnitMemory full_;                             // in the type in which the unit computes
   UnitMemory gradient_;                         // the same
   std::optional<UnitMemory> exact_;             // for files, if they have another type than full_

@@ -139,4 +139,15 @@ void Segment::reserve(std::uint64_t offset, std::uint64_t bytes, std::string_vie
   }
 }
 
+void Segment::map_privately(void* address, std::uint64_t offset, std::size_t bytes) const {
+  constexpr int kFlags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+  if (::mmap(address, bytes, PROT_READ | PROT_WRITE, kFlags, fd(), static_cast<off_t>(offset)) == MAP_FAILED) {
+    text::throw_errno("cannot map " + std::to_string(bytes) +
+                          " bytes of another rank (vm.max_map_count limits the number of mappings)",
+                      errno);
+  }
+}
+
+std::size_t Segment::page_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
 }  // namespace syncrun::detail::os

@@ -34,6 +34,11 @@ class Segment {
   /// "a queue". Throws Error (system).
   void reserve(std::uint64_t offset, std::uint64_t bytes, std::string_view what) const;
 
+  /// Maps whole pages of the segment to `address`, in place of what is mapped there. The process sees them as they are until
+  /// it writes to one: then it gets a page of its own. Throws Error (system).
+  void map_privately(void* address, std::uint64_t offset, std::size_t bytes) const;
+  static std::size_t page_bytes() noexcept;
+
   template <class T = std::byte>
   T* at(std::uint64_t offset) const noexcept {
     return reinterpret_cast<T*>(base() + offset);

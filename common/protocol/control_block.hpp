@@ -79,6 +79,7 @@ struct Contribution {
   Reduction reduction;
   std::int32_t root;
   MeetingPurpose purpose{};
+  bool maps = false;        // this rank maps the peers' values if all ranks do so
   CollectiveLabel label{};  // Meetings fills it in
 };
 

@@ -41,6 +41,8 @@ class SYNCRUN_EXPORT StartedCollective {
 
  private:
   friend class Comm;
+  friend StartedCollective detail::start_gather_into_pages(Comm& comm, detail::CommSource part,
+                                                           detail::CommTarget pages);
   StartedCollective(detail::CommCore& core, std::uint64_t number) noexcept : core_(&core), number_(number) {}
 
   detail::CommCore* core_;
@@ -213,6 +215,8 @@ class SYNCRUN_EXPORT Comm {
   }
 
   friend class CollectiveLabel;
+  friend StartedCollective detail::start_gather_into_pages(Comm& comm, detail::CommSource part,
+                                                           detail::CommTarget pages);
 
   detail::RawComm raw_;
 };

@@ -1,5 +1,8 @@
 // Collectives that a body calls.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <limits>
 #include <random>
@@ -77,6 +80,40 @@ TEST_P(CommShares, ReduceScatterAndAllGatherMakeAnAllReduceForEveryTypeAndReduct
   check_type<float>(session(), {0, 1, world_size(), some(20), some(3000), 600'000 + some(2000)});
   const std::vector<std::int64_t> small{1, some(20), some(5000)};
   for_arithmetic_types([&]<class T> { check_type<T>(session(), small); });
+}
+
+// Rank r's part has the value r.
+void gather_into_pages(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<int, 1> part, bool is_mapped) {
+  const auto check = [](bool right, const char* what) {
+    if (!right) throw std::runtime_error(what);
+  };
+  std::fill(part.begin(), part.end(), worker.rank());
+  const auto size = static_cast<std::size_t>(part.size());
+  const std::size_t all = size * static_cast<std::size_t>(worker.world_size());
+  void* const pages = ::mmap(nullptr, all * sizeof(int), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  check(pages != MAP_FAILED, "no pages");
+  auto* const values = static_cast<int*>(pages);
+  sr::detail::start_gather_into_pages(comm, {part.data(), size, sizeof(int)}, {pages, all}).join();
+  for (std::size_t i = 0; i < all; ++i) check(values[i] == static_cast<int>(i / size), "another value");
+  comm.barrier();
+  part[0] = -1;  // this is forbidden, and shows who has a copy
+  comm.barrier();
+  for (std::size_t i = 0; i < all; i += size) {
+    check(values[i] == (is_mapped ? -1 : static_cast<int>(i / size)), "mapped or copied");
+    values[i + 1] = 99;
+  }
+  comm.barrier();
+  check(part[1] == worker.rank(), "a write to the pages changed the part");
+  ::munmap(pages, all * sizeof(int));
+}
+
+TEST_P(CommShares, AreMappedIfTheyAreWholePagesOfAVariable) {
+  const auto f = session().function(gather_into_pages);
+  const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE) / sizeof(int));
+  for (const std::int64_t size : {20 * page, 20 * page + 2, page}) {
+    const auto part = session().shared("part", std::vector<int>(static_cast<std::size_t>(size)));
+    f(part, world_size() > 1 && size == 20 * page);
+  }
 }
 
 TEST_P(CommShares, AreTheRowsThatScatterGives) {

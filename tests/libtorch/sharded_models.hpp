@@ -23,6 +23,7 @@ using torch::Tensor;
 constexpr std::uint64_t kSeed = 7;
 constexpr std::int64_t kWords = 13;
 constexpr std::int64_t kWidth = 24;
+constexpr std::int64_t kWide = 200;  // so a copy is so large that its parts are mapped
 constexpr std::int64_t kLength = 6;
 constexpr std::int64_t kRows = 24;
 constexpr std::int64_t kStepCount = 10;
@@ -30,7 +31,7 @@ constexpr std::int64_t kBlocks = 4;
 
 struct Block : nn::Module {
   explicit Block(double dropout)
-      : dropout(dropout), norm(nn::LayerNormOptions({kWidth})), wide(kWidth, 50), narrow(50, kWidth) {
+      : dropout(dropout), norm(nn::LayerNormOptions({kWidth})), wide(kWidth, kWide), narrow(kWide, kWidth) {
     register_module("norm", norm);
     register_module("wide", wide);
     register_module("narrow", narrow);

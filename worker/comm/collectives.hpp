@@ -137,6 +137,11 @@ class CommCore {
     all_gather(part, all, division);
     return 0;
   }
+  /// The same. Instead of copying the parts, it may map them to the pages at `pages`; see start_gather_into_pages in
+  /// worker_interface.hpp.
+  virtual std::uint64_t start_gather_into_pages(const void* part, void* pages, const Division& division) {
+    return start_all_gather(part, pages, division);
+  }
   virtual std::uint64_t start_reduce_scatter(void* values, void* part, const Division& division, DType dtype,
                                              Reduction reduction, const RankWeights& weights) {
     reduce_scatter(values, part, division, dtype, reduction, weights);
@@ -217,6 +222,8 @@ class CpuComm final : public CommCore {
   /// costs less time than the copy and than reducing all elements on every rank. This was measured with one core per
   /// worker and with two workers per core.
   static constexpr std::size_t kSmallBytes = std::size_t{2} << 10U;
+  /// Parts of at least this size are mapped.
+  static constexpr std::size_t kSmallestMapped = std::size_t{64} << 10U;
   /// The memory of the communicator at the start of each rank's arena: two small buffers, a buffer for chunks, and a
   /// page of words for StreamMeetings.
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20U;
@@ -239,6 +246,7 @@ class CpuComm final : public CommCore {
                       const RankWeights& weights) override;
   void broadcast(void* values, std::size_t elements, DType dtype, int root) override;
   SYNCRUN_EXPORT_FOR_CUDA void all_gather(const void* part, void* all, const Division& division) override;
+  std::uint64_t start_gather_into_pages(const void* part, void* pages, const Division& division) override;
   void gather(const void* part, void* all, const Division& division, int root) override;
   void scatter(const void* all, void* part, const Division& division, int root) override;
   // The buffers in the arena of a rank of the command.
@@ -274,7 +282,8 @@ class CpuComm final : public CommCore {
   /// The root if all ranks get the result.
   static constexpr int kAll = -1;
   void reduce_to(int root, void* values, const protocol::Contribution& mine);
-  void collect(const void* part, void* all, const Division& division, int root);
+  void collect(const void* part, void* all, const Division& division, int root, bool maps = false);
+  bool all_can_be_mapped(std::size_t parity, const Division& division) const noexcept;
   void spread(const void* all, std::size_t all_bytes, std::byte* part, std::size_t begin, std::size_t bytes,
               const protocol::Contribution& mine);
   /// Reduces this rank's part of the elements. Reads the array of every rank at `address(rank)`. Writes the result to

@@ -194,6 +194,12 @@ std::uint64_t start_all_gather_bytes(const RawComm& comm, CommSource part, CommT
   return comm.core->start_all_gather(part.data, all.data, division);
 }
 
+StartedCollective start_gather_into_pages(Comm& comm, CommSource part, CommTarget pages) {
+  const auto division = checked_all_gather(comm.raw_, part, pages, {});
+  const worker::comm::InCollective mark(*comm.raw_.core, division.all_bytes());
+  return {*comm.raw_.core, comm.raw_.core->start_gather_into_pages(part.data, pages.data, division)};
+}
+
 namespace {
 
 /// A collective between the parts of all ranks and the whole array of the root. `move(division)` calls it.

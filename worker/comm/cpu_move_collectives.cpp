@@ -11,12 +11,17 @@ namespace syncrun::detail::worker::comm {
 
 void CpuComm::all_gather(const void* part, void* all, const Division& division) { collect(part, all, division, kAll); }
 
+std::uint64_t CpuComm::start_gather_into_pages(const void* part, void* pages, const Division& division) {
+  collect(part, pages, division, kAll, true);
+  return 0;
+}
+
 void CpuComm::gather(const void* part, void* all, const Division& division, int root) {
   collect(part, all, division, root);
 }
 
 /// Brings every rank's part to all ranks, or to the root.
-void CpuComm::collect(const void* part, void* all, const Division& division, int root) {
+void CpuComm::collect(const void* part, void* all, const Division& division, int root, bool maps) {
   const protocol::Contribution mine{
       division.bytes(rank()) == 0 ? 0 : place_of(part),  // an empty part is never read
       division.all_bytes(),
@@ -25,7 +30,9 @@ void CpuComm::collect(const void* part, void* all, const Division& division, int
       root == kAll ? protocol::CollectiveKind::all_gather : protocol::CollectiveKind::gather,
       DType::uint8,
       Reduction::gather,
-      root};
+      root,
+      {},
+      maps};
   const bool takes = root == kAll || root == rank();
   const auto take = [&](int peer, std::size_t done, std::size_t count, const std::byte* from) {
     std::byte* const to = static_cast<std::byte*>(all) + division.begin_bytes(peer) + done;
@@ -45,9 +52,20 @@ void CpuComm::collect(const void* part, void* all, const Division& division, int
   }
 
   const std::size_t parity = meet(mine);
+  const os::Segment& segment = attachment_.segment;
+  if (all_can_be_mapped(parity, division)) {
+    const bool maps_here = segment.is_intact();
+    for (int peer = 0; peer < world_size(); ++peer) {
+      const std::uint64_t offset = contribution(peer, parity).offset;
+      std::byte* const to = static_cast<std::byte*>(all) + division.begin_bytes(peer);
+      if (maps_here) segment.map_privately(to, offset, division.bytes(peer));
+      else take(peer, 0, division.bytes(peer), segment.at(offset));
+    }
+    return;  // the caller sees to it that nobody changes the parts
+  }
   if (all_in_segment(parity)) {
     for (int peer = 0; takes && peer < world_size(); ++peer) {
-      take(peer, 0, division.bytes(peer), attachment_.segment.at(contribution(peer, parity).offset));
+      take(peer, 0, division.bytes(peer), segment.at(contribution(peer, parity).offset));
     }
     step();
     return;
@@ -61,6 +79,17 @@ void CpuComm::collect(const void* part, void* all, const Division& division, int
     }
     step();
   }
+}
+
+/// All ranks get the same answer. Below kSmallestMapped, a copy takes less time.
+bool CpuComm::all_can_be_mapped(std::size_t parity, const Division& division) const noexcept {
+  if (!division.is_equal() || division.bytes(0) < kSmallestMapped) return false;
+  const auto is_whole = [page = os::Segment::page_bytes()](std::uint64_t bytes) { return bytes % page == 0; };
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const protocol::Contribution& theirs = contribution(rank, parity);
+    if (!theirs.maps || theirs.offset == protocol::kNotInSegment || !is_whole(theirs.offset)) return false;
+  }
+  return is_whole(division.bytes(0));
 }
 
 // ---- from one -------------------------------------------------------------------------------------------------

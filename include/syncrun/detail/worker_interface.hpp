@@ -27,6 +27,7 @@ class Comm;
 class CpuWorker;
 class CudaWorker;
 class GradientReady;
+class StartedCollective;
 struct Slice;
 
 namespace detail {
@@ -287,6 +288,10 @@ SYNCRUN_EXPORT std::uint64_t start_reduce_scatter_bytes(const RawComm& comm, voi
                                                         CommTarget part, DType dtype, Reduction reduction);
 /// The same for all_gather_bytes, without lengths.
 SYNCRUN_EXPORT std::uint64_t start_all_gather_bytes(const RawComm& comm, CommSource part, CommTarget all);
+/// Comm::start_all_gather to pages of memory that the caller has reserved for this. On CPU devices of one node, whole pages
+/// of a shared variable are mapped there and not copied. So no rank may write to its part, or free it, until all ranks
+/// have used the pages. Writes to the pages stay in this process.
+[[nodiscard]] SYNCRUN_EXPORT StartedCollective start_gather_into_pages(Comm& comm, CommSource part, CommTarget pages);
 /// Copies values in device memory from rank `root` to all ranks.
 SYNCRUN_EXPORT void broadcast_elements(const RawComm& comm, void* values, std::size_t elements, DType dtype, int root);
 /// Gives every rank all parts. Without lengths, the parts are the ranks' shares. Throws Error (usage) if a part has
