@@ -264,7 +264,8 @@ auto evaluation(Session& session, const Replicated<ShardedReplica<Net, kOptions>
               params);
 }
 
-/// The most that a rank of a ShardedReplica has had in memory at a time. The rest of the module comes on top.
+/// The most that a rank of a ShardedReplica has had in memory at a time. The rest of the module comes on top. Parameters that
+/// CPU devices map from other ranks count too.
 struct GatherPeak {
   std::int64_t units = 0;  ///< Units whose whole parameters were gathered.
   std::int64_t bytes = 0;  ///< Whole parameters and gradients of units, and copies of these in another type.
