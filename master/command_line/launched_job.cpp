@@ -298,8 +298,9 @@ void LaunchedJob::take_report(const TaskReport& report) {
     attempt_.failures.push_back(report);
     limit(report.stay + kTimeAfterFailure);
     // srun would tell the others to stop, and wait: an agent then waits for its master, which may not have come.
-    const bool is_first = attempt_.failures.size() == 1 && stage_ == Stage::running && !attempt_.wait_status;
-    if (!report.was_started && is_first && launch_.launcher == Launcher::srun)
+    const bool is_running = stage_ == Stage::running && !attempt_.wait_status;
+    if (!report.was_started && is_running && launch_.launcher == Launcher::srun &&
+        !std::exchange(attempt_.is_killed, true))
       static_cast<void>(let_slurm_signal("KILL"));
   } else if (report.task == 0 || all_have_ended()) {
     limit(kTimeAfterEnd);

@@ -53,6 +53,7 @@ class LaunchedJob {
     std::vector<TaskReport> failures;  // in the order of their reports
     std::set<int> asked;               // tasks that a signal told to stop before anything had failed
     std::optional<int> wait_status;    // of the engine
+    bool is_killed = false;            // because a task could not start the program
     std::string why_ended;             // why this process has ended the engine. Empty if it has not.
   };
 

@@ -87,7 +87,7 @@ void NodeQueues::close(MessageReader& message) {
   if (end == QueueEnd::close) {
     queue->block.header().closes.store(true, std::memory_order_seq_cst);
     queue->block.header().to_producers.wake();
-    queue->until_end = os::Patience(queue->grace);
+    queue->until_end = queue->grace.count() == 0 ? os::Patience::none() : os::Patience(queue->grace);
   } else {
     queue->producers->kill_all();
     queue->until_end = os::Patience(kKilledLimit);

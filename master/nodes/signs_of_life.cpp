@@ -1,5 +1,6 @@
 #include "master/nodes/signs_of_life.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -30,11 +31,12 @@ bool SignsOfLife::is_silent(int node, std::chrono::nanoseconds waited, os::Milli
   return std::chrono::nanoseconds(heard.silent_ns.fetch_add(waited.count()) + waited.count()) >= limit;
 }
 
-/// A node whose last signs came a little later is silent for the same reason. A third of the limit is several beats.
+/// A node whose last signs came a little later is silent for the same reason: within two beats, or a third of the limit.
 std::vector<int> SignsOfLife::also_silent(int node) const {
   std::vector<int> others;
+  const os::Milliseconds later = std::min(limits_.silence / 2, std::max(limits_.silence / 3, 2 * limits_.beat));
   for (int other = 0; other < known_nodes_.count(); ++other) {
-    if (other != node && os::Clock::duration(at(other).silent_ns.load()) >= limits_.silence * 2 / 3)
+    if (other != node && os::Clock::duration(at(other).silent_ns.load()) >= limits_.silence - later)
       others.push_back(other);
   }
   return others;

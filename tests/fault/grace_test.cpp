@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 
 /// Allowed in addition to the grace period: for the kill itself, and because other programs may use the machine.
-constexpr auto kSlack = 10s;
+constexpr auto kSlack = 3500ms;
 
 struct Ended {
   std::chrono::milliseconds took;

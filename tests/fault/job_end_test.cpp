@@ -15,7 +15,7 @@
 namespace syncrun::test {
 namespace {
 
-constexpr auto kEndLimit = 15s;
+constexpr auto kEndLimit = 4500ms;
 
 std::vector<pid_t> workers_of(const CommandRun& run) {
   if (!run.prints("ready") || !run.prints("\n")) throw std::runtime_error("not ready: " + run.errors());

@@ -26,7 +26,7 @@ using testing::Not;
 constexpr const char* kName = "system: the program has closed file descriptors that Syncrun uses (";
 constexpr const char* kText = "this is the program's own";
 /// The longest time from closing to the error, in ms. The limits of the program are 10 s.
-constexpr int kLimitMs = 9000;
+constexpr int kLimitMs = 4500;
 
 class Closing {
  public:

@@ -189,7 +189,7 @@ class Launches(ByLaunchers, OnHosts):
     def test_a_signal_that_ends_the_program_is_no_success(self):
         for launcher in self.for_each_launcher():
             for number in (signal.SIGTERM, signal.SIGINT):
-                job = self.job(launcher, ["body", 60], more=["--grace", "1"])
+                job = self.job(launcher, ["body", 600], more=["--grace", "1"])
                 job.await_line("in the body")
                 os.kill(self.hosts.pids("n1", f"{self.options.syncrun} --launcher")[0], number)
                 self.assertEqual(job.finish(), 128 + number, job.text)

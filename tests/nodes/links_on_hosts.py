@@ -43,7 +43,7 @@ class ValuesOverLinks:
                 self.assertEqual(len(warnings), int(warns), job.text)
 
     def test_each_rank_has_a_connection_to_those_of_all_other_hosts(self):
-        job = self.job(ENGINES["openmpi"], ["reduce", 60], workers=1)
+        job = self.job(ENGINES["openmpi"], ["reduce", 600], workers=1)
         job.await_line("in the collectives")
         for number, name in enumerate(self.hosts.names, 1):
             agent, leader = self.hosts.pids(name, self.options.program)
@@ -55,7 +55,7 @@ class ValuesOverLinks:
 class BreakingLinks:
     def test_a_connection_of_two_ranks_that_is_cut_is_named(self):
         """The agents hear of each other. Only the packets of the connection are lost."""
-        job = self.job(ENGINES["openmpi"], ["reduce", 60], workers=1)
+        job = self.job(ENGINES["openmpi"], ["reduce", 600], workers=1)
         job.await_line("in the collectives")
         time.sleep(0.3)
         port = links_of(self.hosts.pids("n2", self.options.program)[-1], self.agent_of("n2"))["10.77.0.3"]
@@ -66,7 +66,7 @@ class BreakingLinks:
     def test_a_killed_rank_is_named_although_its_connections_end_first(self):
         for name, rank in (("n1", 0), ("n3", 2)):
             with self.subTest(host=name):
-                job = self.job(ENGINES["openmpi"], ["reduce", 60], workers=1)
+                job = self.job(ENGINES["openmpi"], ["reduce", 600], workers=1)
                 job.await_line("in the collectives")
                 time.sleep(0.3)
                 os.kill(self.hosts.pids(name, self.options.program)[-1], 9)

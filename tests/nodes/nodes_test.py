@@ -244,7 +244,7 @@ class Conventions(OnHosts):
 
     def test_sigterm_ends_the_job(self):
         for engine in self.for_each_engine():
-            job = self.job(engine, ["body", 60])
+            job = self.job(engine, ["body", 600])
             job.await_line("in the body")
             os.kill(self.hosts.pids("n1", engine.process)[0], signal.SIGTERM)
             job.finish()  # an engine may return 0
@@ -253,7 +253,7 @@ class Conventions(OnHosts):
 
     def test_scancel_ends_the_job(self):
         for engine in self.for_each_engine(("pmix", "pmi2")):
-            job = self.job(engine, ["body", 60])
+            job = self.job(engine, ["body", 600])
             job.await_line("in the body")
             number = self.hosts.run("n1", ["squeue", "-h", "-o", "%i"]).stdout.split()[0]
             self.hosts.run("n1", ["scancel", number])
@@ -333,7 +333,7 @@ class Values(ValuesOnHosts, OnHosts):
         return Path(options.build) / "demos" / "examples"
 
 
-PHASES = {"reduce": ("in the collectives", ["reduce", 60]), "body": ("in the body", ["body", 60]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 60]), "move": ("the value is on its way", ["await-value", 60])}
+PHASES = {"reduce": ("in the collectives", ["reduce", 600]), "body": ("in the body", ["body", 600]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 600]), "move": ("the value is on its way", ["await-value", 600])}
 
 
 class BreakingHosts(OnHosts):

@@ -44,7 +44,7 @@ class Profiles(OnHosts):
                 calls, whole, function, _ = lines["sleep_by_rank", rank]
                 self.assertEqual(calls, 15 if rank == 5 else 5)
                 self.assertGreaterEqual(function, 10 * rank * 0.97)
-                self.assertLess(function, 10 * rank + 2000)
+                self.assertLess(function, 10 * rank + 300)
                 self.assertLessEqual(function, whole * 1.03)
                 calls, whole, _, collective = lines["meet", rank]
                 self.assertEqual(calls, 50)

@@ -89,7 +89,7 @@ class Signals(OnHosts):
         for engine in self.for_each_engine():
             for name, verdict in (("TERM", r"syncrun: stopped by SIGTERM"), ("USR1", r"the master \(pid \d+\) was killed by SIGUSR1")):  # fmt: skip
                 with self.subTest(engine=engine.name, signal=name):
-                    job = self.job(engine, ["body", 60])
+                    job = self.job(engine, ["body", 600])
                     job.await_line("in the body")
                     self.send(engine, name)
                     job.finish(END_LIMIT_S + nodes_test.BUSY_S)

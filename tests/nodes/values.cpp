@@ -201,12 +201,12 @@ void check_failures(Session& session) {
 /// A rank that has a value takes no part when others copy it.
 void check_busy_source(Session& session) {
   for (const int source : {0, 2}) {
-    const auto x = session.value(counted(0, 1000), Shape{1000}, session.device(source));
-    require(x.get().to_vector() == counted(0, 1000), "a value of a rank");
     const auto f = session.function(total, "total");
     bool is_copied_at_once = false;
     for (double busy_s = 2; !is_copied_at_once; busy_s *= 2) {  // this machine may be busy too
       require(busy_s <= 32, "a busy rank held up a copy of its value");
+      const auto x = session.value(counted(0, 1000), Shape{1000}, session.device(source));
+      require(x.get().to_vector() == counted(0, 1000), "a value of a rank");
       const auto begin = Clock::now();
       session.function(sleep_for, "sleep_for").on(session.device(source))(busy_s);
       require(f.on_rank(session.world_size() - 1)(x).sum.value() == 999 * 500, "a value of a busy rank");

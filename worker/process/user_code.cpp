@@ -109,7 +109,11 @@ void await_children() noexcept {
     }
     return true;
   };
-  for (int looks = 0; !all_gone() && (looks < kLeastLooks || os::Clock::now() < deadline); ++looks)
+  const auto goes_on = [&](int looks) {
+    const auto now = os::Clock::now();
+    return now < deadline || (looks < kLeastLooks && now < deadline + 9 * kChildLimit);
+  };
+  for (int looks = 0; !all_gone() && goes_on(looks); ++looks)
     std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 

@@ -78,6 +78,7 @@ std::string own_host() {
 class Conversation {
  public:
   explicit Conversation(int fd) : fd_(fd) {}
+  bool is_over() const noexcept { return is_over_; }
   /// Sends a request, and returns the line of the answer that begins with "cmd=ANSWER". Empty if none comes. Then the
   /// conversation is over: a late answer would look like that to the next request.
   std::string ask(const std::string& request, const std::string& answer) {
@@ -147,6 +148,7 @@ std::optional<Attendance> ask_engine(int node, int nodes, pthread_t opener) {
     for (std::size_t other = 0; other < count && os::Clock::now() < end; ++other) {
       if (attendance.has_come[other]) continue;
       const std::string answer = engine.ask("cmd=lookup_name " + service_of(other) + "\n", "lookup_result");
+      if (engine.is_over()) return std::nullopt;
       attendance.has_come[other] = is_ok(answer);
       if (is_ok(answer)) attendance.hosts[other] = port_in(answer);
       else ++missing;

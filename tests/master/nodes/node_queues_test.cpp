@@ -58,14 +58,14 @@ class QueuesOfNodes : public testing::Test {
   static constexpr int kCapacity = 4;
 
   /// Opens a queue whose producers begin on node 1. Its memory is an extent of the master's heap.
-  std::shared_ptr<RemoteQueue> open() {
+  std::shared_ptr<RemoteQueue> open(Milliseconds grace = Milliseconds(60'000)) {
     QueueStart start;
     start.layout.producers = kProducers;
     start.layout.capacity = kCapacity;
     start.layout.arrays_count = 1;
     start.layout.batch_bytes = 1 << 15;
     start.producers.name = "reader";
-    start.producers.grace = Milliseconds(60'000);
+    start.producers.grace = grace;
     start.producers.start_timeout = Milliseconds(1000);
     const auto block_memory =
         master.heap.allocate(master::queues::block_bytes_of(start.layout), os::SharedHeap::Contents::any, "a test");
@@ -148,6 +148,15 @@ TEST_F(QueuesOfNodes, SayIfAKilledProducerIsLeft) {
   life.ends[0] = life.ends[1] = FakePool::killed();
   deliver();
   EXPECT_TRUE(queue->have_ended());
+}
+
+TEST_F(QueuesOfNodes, KillProducersAtOnceWithoutAGrace) {
+  const auto queue = open(Milliseconds(0));
+  deliver();
+  queues.end(*queue, QueueEnd::close);
+  deliver();
+  EXPECT_TRUE(queue->have_ended());
+  EXPECT_EQ(life.ends.size(), std::size_t{kProducers}) << "they were killed";
 }
 
 TEST_F(QueuesOfNodes, IgnoreWhatComesForAQueueThatIsOver) {

@@ -59,6 +59,16 @@ TEST(LifeOfManyNodes, NamesAllThatAreSilent) {
   EXPECT_THAT(all->what(), HasSubstr("no other node is heard for 0.3 s: the network of node 0 is down"));
 }
 
+TEST(LifeOfManyNodes, DoesNotNameANodeThatWasHeardAFewBeatsLater) {
+  FakeNetwork network(4);
+  const KnownNodes nodes(4);
+  SignsOfLife signs(network.at(0), nodes, {.silence = 300ms, .beat = 2ms, .masters_turn = 100ms});
+  EXPECT_FALSE(signs.silence_of(2, 190ms));
+  const auto one = signs.silence_of(1, 300ms);
+  ASSERT_TRUE(one);
+  EXPECT_THAT(one->what(), HasSubstr("node 1 is silent for 0.3 s"));
+}
+
 TEST_F(LifeOfNodes, PiecesThatArriveShowThatANodeLives) {
   for (int piece = 0; piece < 16; ++piece) {
     network_.pass_piece(1, 0);

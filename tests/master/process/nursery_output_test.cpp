@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 /// How long the master may take to report a failure if nothing reads its output, after the deadline of the call.
-constexpr auto kErrorLimit = kSlowdown * 10'000ms;
+constexpr auto kErrorLimit = kSlowdown * 4'500ms;
 
 enum class Reader : std::uint8_t { pipe, socket, terminal };
 
