@@ -224,4 +224,6 @@ int program(sr::Session& session) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return syncrun::run(argc, argv, program, {.devices = "cpu0,cpu1"}); }
+int main(int argc, char** argv) {
+  return syncrun::run(argc, argv, program, {.devices = "cpu0,cpu1", .grace = std::chrono::seconds(60)});
+}

@@ -327,7 +327,8 @@ int run(int argc, char** argv) {
     return has_gpu ? train_on_gpus(session, *options, files, records)
                    : train_on_cpus(session, *options, files, records);
   };
-  return sr::run(argc, argv, program, {.seed = options->seed});
+  // A worker that has loaded large libraries takes long to end on a busy machine.
+  return sr::run(argc, argv, program, {.grace = std::chrono::seconds(60), .seed = options->seed});
 }
 
 }  // namespace

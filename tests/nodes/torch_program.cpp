@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdint>
@@ -243,4 +244,6 @@ void program(sr::Session& session, int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return sr::run(argc, argv, program); }
+int main(int argc, char** argv) {
+  return sr::run(argc, argv, program, {.grace = std::chrono::seconds(60)});  // LibTorch ends slowly on a busy machine
+}

@@ -18,6 +18,7 @@ inline sr::SessionOptions options_of_computing(int world_size) {
   sr::SessionOptions options;
   options.processes = std::to_string(world_size);
   options.timeout = std::chrono::seconds(SYNCRUN_COMPUTING_CALL_TIMEOUT_S);
+  options.grace = std::chrono::seconds(60);
   return options;
 }
 

@@ -318,7 +318,8 @@ int run(int argc, char** argv) {
     with_advice("--slices N computes a step in N passes, --eval-slices N an evaluation, --batch N makes a step smaller",
                 [&] { train(session, *options, dataset, images, architecture, records); });
   };
-  return sr::run(argc, argv, program, {.seed = options->seed});
+  // A worker that has loaded large libraries takes long to end on a busy machine.
+  return sr::run(argc, argv, program, {.grace = std::chrono::seconds(60), .seed = options->seed});
 }
 
 }  // namespace
