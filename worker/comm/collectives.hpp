@@ -137,15 +137,14 @@ class CommCore {
     all_gather(part, all, division);
     return 0;
   }
-  /// The same. Instead of copying the parts, it may map them to the pages at `pages`; see start_gather_into_pages in
-  /// worker_interface.hpp.
-  virtual std::uint64_t start_gather_into_pages(const void* part, void* pages, const Division& division) {
-    return start_all_gather(part, pages, division);
-  }
   virtual std::uint64_t start_reduce_scatter(void* values, void* part, const Division& division, DType dtype,
                                              Reduction reduction, const RankWeights& weights) {
     reduce_scatter(values, part, division, dtype, reduction, weights);
     return 0;
+  }
+  /// Does what start_all_gather does, or maps the parts to the pages at `pages`; see detail::start_gather_into_pages.
+  virtual std::uint64_t start_gather_into_pages(const void* part, void* pages, const Division& division) {
+    return start_all_gather(part, pages, division);
   }
   /// This collective comes before what follows. May be called again.
   virtual void join([[maybe_unused]] std::uint64_t started) {}
@@ -222,7 +221,7 @@ class CpuComm final : public CommCore {
   /// costs less time than the copy and than reducing all elements on every rank. This was measured with one core per
   /// worker and with two workers per core.
   static constexpr std::size_t kSmallBytes = std::size_t{2} << 10U;
-  /// Parts of at least this size are mapped.
+  /// Parts of at least this size are mapped. This size was not measured: for small parts, system calls would count.
   static constexpr std::size_t kSmallestMapped = std::size_t{64} << 10U;
   /// The memory of the communicator at the start of each rank's arena: two small buffers, a buffer for chunks, and a
   /// page of words for StreamMeetings.

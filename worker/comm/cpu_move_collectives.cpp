@@ -53,7 +53,7 @@ void CpuComm::collect(const void* part, void* all, const Division& division, int
 
   const std::size_t parity = meet(mine);
   const os::Segment& segment = attachment_.segment;
-  if (all_can_be_mapped(parity, division)) {
+  if (maps && all_can_be_mapped(parity, division)) {
     const bool maps_here = segment.is_intact();
     for (int peer = 0; peer < world_size(); ++peer) {
       const std::uint64_t offset = contribution(peer, parity).offset;
@@ -81,7 +81,7 @@ void CpuComm::collect(const void* part, void* all, const Division& division, int
   }
 }
 
-/// All ranks get the same answer. Below kSmallestMapped, a copy takes less time.
+/// All ranks get the same answer.
 bool CpuComm::all_can_be_mapped(std::size_t parity, const Division& division) const noexcept {
   if (!division.is_equal() || division.bytes(0) < kSmallestMapped) return false;
   const auto is_whole = [page = os::Segment::page_bytes()](std::uint64_t bytes) { return bytes % page == 0; };

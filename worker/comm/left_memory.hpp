@@ -3,8 +3,9 @@
 // Memory of this rank in which slower peers may still work after this rank has left a command early.
 //
 // In a collective, peers write to the arrays of all ranks. A rank normally leaves a collective when all peers are done
-// with its memory. (After start_gather_into_pages, they read it until the body's next meeting that says so.) If a worker is lost or the command fails, a rank leaves at once, and what it frees must not be used
+// with its memory. If a worker is lost or the command fails, a rank leaves at once, and what it frees must not be used
 // again before its peers have left the command too. Otherwise, a peer would overwrite the values of a later command.
+// Peers go on reading after start_gather_into_pages: its callers meet again before they change or free what they gave.
 
 #include <cstdint>
 #include <vector>
